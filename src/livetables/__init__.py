@@ -1,0 +1,1 @@
+"""Live, joined, hot-swappable tables from Kafka through Spark."""

@@ -1,0 +1,50 @@
+"""What the pipeline hands on: the shape of a table, and a batch of changes to all tables of a generation.
+
+A change is an upsert or a delete of the row with a given key. In one batch every key of a table occurs at most once,
+so that the order in which a batch's changes are applied does not matter. Batches are applied in order, once: whoever
+applies them remembers the last batch id of a generation and ignores one that comes again.
+
+A table with a `version` takes an upsert only when it is newer than the row it would replace: those columns, compared in
+order and nulls first, are greater. Such changes commute, even across batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+
+@dataclass(frozen=True)
+class TableShape:
+    """A table as readers know it. A key column may be null: null is a value like any other there."""
+
+    name: str
+    schema: pa.Schema
+    key: tuple[str, ...]
+    version: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def key_schema(self) -> pa.Schema:
+        return pa.schema([self.schema.field(column) for column in self.key])
+
+
+@dataclass(frozen=True)
+class TableChanges:
+    """The changes of one batch to one table: whole rows to upsert, keys to delete."""
+
+    table: str
+    upserts: pa.Table
+    deletes: pa.Table
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Everything one micro-batch changes in one generation."""
+
+    generation: str
+    batch_id: int
+    changes: tuple[TableChanges, ...]
+    unknown_fields: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # table, field, records that had it

@@ -1,0 +1,88 @@
+"""The `livetables` command: finds the verb, runs it, and turns errors into two lines and an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Protocol, cast
+
+from livetables.errors import LivetablesError
+
+EXIT_ERROR = 2
+EXIT_INTERRUPTED = 130
+
+EXAMPLES = """examples:
+  livetables demo                                            see it work: Kafka, Spark and live joined tables
+  livetables demo-data --bootstrap-servers localhost:9092    fill the topics `user` and `account` of your own broker
+  livetables demo-data --help                                every option of a verb, with examples
+"""
+
+
+class VerbModule(Protocol):
+    """What the module of a verb has."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
+
+    def run(self, arguments: argparse.Namespace) -> int: ...
+
+
+@dataclass(frozen=True)
+class Verb:
+    """A subcommand. Its module is imported only when it is the chosen one: Kafka and Spark take long to load."""
+
+    name: str
+    module: str
+    help: str
+
+    def load(self) -> VerbModule:
+        return cast(VerbModule, importlib.import_module(self.module))
+
+
+VERBS = (
+    Verb("demo", "livetables.cli.demo", "start Kafka and Spark, feed them, and show live joined tables"),
+    Verb("demo-data", "livetables.cli.demo_data", "write users and accounts to Kafka topics, good ones and bad ones"),
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs `livetables` with these arguments (default: those of the process) and returns its exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _run(arguments)
+    except LivetablesError as error:
+        print(f"livetables: {error.problem}\n  cure: {error.cure}", file=sys.stderr)
+        return EXIT_ERROR
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+
+
+def _run(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="livetables",
+        description="Live, joined, hot-swappable tables from Kafka through Spark.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"livetables {version('livetables')}")
+    verb_parsers = parser.add_subparsers(title="verbs", metavar="VERB")
+    chosen: VerbModule | None = None
+    for verb in VERBS:
+        verb_parser = verb_parsers.add_parser(
+            verb.name,
+            help=verb.help,
+            description=f"{verb.help[0].upper()}{verb.help[1:]}.",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        # Every option before the verb ends the program by itself, so a verb can only be the first argument.
+        if arguments[:1] == [verb.name]:
+            chosen = verb.load()
+            chosen.add_arguments(verb_parser)
+    parsed = parser.parse_args(arguments)
+    if chosen is None:
+        parser.print_help(sys.stderr)
+        return EXIT_ERROR
+    return chosen.run(parsed)

@@ -1,0 +1,244 @@
+"""One TOML file and the `LIVETABLES_*` environment become one frozen `Config`.
+
+Each setting is taken from the first of these that gives it:
+1. the environment: `LIVETABLES_PIPELINE_MASTER` is `pipeline.master`, `LIVETABLES_TABLES_USERS_TOPIC` is
+   `tables.users.topic`, `LIVETABLES_KAFKA_SECURITY_PROTOCOL` is `security.protocol` under `[kafka]`
+2. the file
+3. Kafka's `properties_file`, or the presets of tables and views
+
+In any text, `${env:NAME}` and `${file:path}` stand for a secret that is kept elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from livetables.declarations import PRESETS, TABLE_KEYS, VIEW_KEYS, read_spec, with_presets
+from livetables.errors import ConfigError
+from livetables.kafka_properties import KafkaConfig, parse_properties, read_kafka
+from livetables.settings import REDACTED, Problems, Secret, Section, choice, flattened, quoted
+from livetables.spec import GenerationSpec
+
+SECTIONS = ("kafka", "tables", "views", "pipeline")
+PIPELINE_KEYS = (
+    "master",
+    "driver_memory_megabytes",
+    "shuffle_partitions",
+    "checkpoint_directory",
+    "max_records_per_batch",
+)
+COUNTS = ("driver_memory_megabytes", "shuffle_partitions", "max_records_per_batch", "lookback_seconds")
+LISTS = ("presets", "aliases")
+PREFIX = "LIVETABLES_"
+KAFKA_PREFIX = "LIVETABLES_KAFKA_"
+NOT_SETTINGS = ("LIVETABLES_JARS", "LIVETABLES_TOKEN", "LIVETABLES_CONFIG")
+REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
+
+
+@dataclass(frozen=True)
+class PipelineConfig:
+    """How the Spark driver runs."""
+
+    master: str = "local[*]"
+    driver_memory_megabytes: int = 2048
+    shuffle_partitions: int | None = None  # None: one per core
+    checkpoint_directory: str = ".livetables/checkpoints"  # a path, or the URL of storage that all executors share
+    max_records_per_batch: int = 200_000
+    spark: Mapping[str, str] = field(default_factory=dict)  # further Spark settings, passed as they are
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything that can be configured."""
+
+    kafka: KafkaConfig
+    spec: GenerationSpec
+    pipeline: PipelineConfig
+
+
+def load_config(path: Path | None, environ: Mapping[str, str]) -> Config:
+    """Read the file, if there is one, and the environment; a ConfigError tells every problem found."""
+    problems = Problems()
+    outside = _Outside(environ, path.parent if path else Path(), problems)
+    overrides = {name.upper(): text for name, text in environ.items() if name.upper().startswith(PREFIX)}
+
+    document = _parsed_file(path) if path else {}
+    if "LIVETABLES_PRESETS" in overrides:
+        document["presets"] = _value("presets", overrides.pop("LIVETABLES_PRESETS"))
+    presets = _presets(outside.resolved(document.pop("presets", ["default"]), "presets"), problems)
+    for name in sorted(document.keys() - set(SECTIONS)):
+        problems.add(name, "unknown key", choice(name, ("presets", *SECTIONS)))
+    for name in SECTIONS:
+        Section(name, document.setdefault(name, {}), problems)
+    problems.raise_if_any()
+
+    document = with_presets(document, presets)
+    _override(document, overrides, problems)
+    document = outside.resolved(document, "")
+    problems.raise_if_any()
+
+    sections = {name: Section(name, document[name], problems) for name in SECTIONS}
+    kafka, default_start = read_kafka(_kafka_properties(sections["kafka"], outside), problems)
+    pipeline = _pipeline(sections["pipeline"])
+    spec = read_spec(sections["tables"], sections["views"], default_start, problems)
+    problems.raise_if_any()
+    return Config(kafka, spec, pipeline)
+
+
+def describe(config: Config) -> str:
+    """The whole effective configuration as TOML, fit to be shown: secrets are redacted."""
+    ignored = [f"# ignored: {', '.join(config.kafka.ignored)}"] if config.kafka.ignored else []
+    lines = ["presets = []", *_toml_section("kafka", config.kafka.redacted()), *ignored]
+    for table in config.spec.tables:
+        columns = {column.name: column.type for column in table.columns}
+        keys = {key: getattr(table, key) for key in TABLE_KEYS if key != "columns"}
+        lines += _toml_section(f"tables.{table.name}", keys)
+        lines += _toml_section(f"tables.{table.name}.columns", columns)
+    for view in config.spec.views:
+        lines += _toml_section(f"views.{view.name}", {key: getattr(view, key) for key in VIEW_KEYS})
+    lines += _toml_section("pipeline", {key: getattr(config.pipeline, key) for key in PIPELINE_KEYS})
+    lines += _toml_section("pipeline.spark", config.pipeline.spark)
+    return "\n".join(lines) + "\n"
+
+
+@dataclass(frozen=True)
+class _Outside:
+    """What a configuration refers to: the environment, and files relative to the configuration's own."""
+
+    environ: Mapping[str, str]
+    directory: Path
+    problems: Problems
+
+    def text(self, path: str, key: str) -> str:
+        try:
+            return (self.directory / path).read_text(encoding="utf-8-sig")
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+            cure = f"put it there, or correct the path; it is relative to {self.directory}"
+            self.problems.add(key, f"cannot read the file {quoted(path)} ({why})", cure)
+            return ""
+
+    def resolved(self, value: Any, key: str) -> Any:
+        """The value with every `${...}` replaced; text that had one is a secret from then on."""
+        if isinstance(value, dict):
+            return {name: self.resolved(inner, f"{key}.{name}".lstrip(".")) for name, inner in value.items()}
+        if isinstance(value, list):
+            return [self.resolved(inner, key) for inner in value]
+        if isinstance(value, str) and REFERENCE.search(value):
+            return Secret(REFERENCE.sub(lambda reference: self._secret(reference[1], reference[2], key), value))
+        return value
+
+    def _secret(self, kind: str, name: str, key: str) -> str:
+        if kind == "file":
+            return self.text(name, key).removesuffix("\n")
+        if name not in self.environ:
+            self.problems.add(key, f"the environment variable {name} is not set", f"set {name}")
+        return self.environ.get(name, "")
+
+
+def _parsed_file(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except tomllib.TOMLDecodeError as error:
+        cure = "correct the TOML there; if the key is the beginning of another, put both in quotes"
+        raise ConfigError(f"{path}: {error}", cure) from None
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}", "give the path of a configuration file") from None
+    except ValueError:
+        raise ConfigError(f"{path}: not UTF-8 text", "save it as UTF-8") from None
+
+
+def _presets(value: object, problems: Problems) -> list[str]:
+    if not isinstance(value, list):
+        problems.add("presets", f"must be a list, not {quoted(value)}", f"list any of {', '.join(PRESETS)}")
+        return []
+    for name in value:
+        if not isinstance(name, str) or name not in PRESETS:
+            problems.add("presets", f"unknown preset {quoted(name)}", f"list any of {', '.join(PRESETS)}")
+    return value
+
+
+def _override(document: dict[str, Any], overrides: Mapping[str, str], problems: Problems) -> None:
+    """Set in the document what the environment gives."""
+    document["kafka"] = dict(flattened(document["kafka"]))
+    settable: dict[str, tuple[dict[str, Any], str]] = {}
+    for key in PIPELINE_KEYS:
+        settable[f"{PREFIX}PIPELINE_{key.upper()}"] = document["pipeline"], key
+    for kind, keys in (("tables", TABLE_KEYS), ("views", VIEW_KEYS)):
+        for name, section in document[kind].items():
+            for key in keys:
+                if isinstance(section, dict) and key != "columns":
+                    settable[f"{PREFIX}{kind}_{name}_{key}".upper()] = section, key
+    for variable, text in overrides.items():
+        if variable in settable:
+            section, key = settable[variable]
+            section[key] = _value(key, text)
+        elif variable == f"{KAFKA_PREFIX}PROPERTIES_FILE":
+            document["kafka"]["properties_file"] = text
+        elif variable.startswith(KAFKA_PREFIX):
+            document["kafka"][variable.removeprefix(KAFKA_PREFIX).lower().replace("_", ".")] = text
+        elif variable not in NOT_SETTINGS:
+            known = [*settable, *NOT_SETTINGS, "LIVETABLES_PRESETS", "LIVETABLES_KAFKA_BOOTSTRAP_SERVERS"]
+            problems.add(variable, "unknown setting in the environment", choice(variable, known))
+
+
+def _value(key: str, text: str) -> object:
+    """The text of an environment variable as the TOML value of that key; what does not fit is found on reading it."""
+    if key in LISTS:
+        return [item.strip() for item in text.split(",") if item.strip()]
+    return int(text) if key in COUNTS and re.fullmatch("[0-9]{1,18}", text) else text
+
+
+def _kafka_properties(section: Section, outside: _Outside) -> dict[str, str]:
+    """The section's properties, over those of its `properties_file`."""
+    properties = section.properties()
+    path = properties.pop("properties_file", None)
+    for name in properties:
+        if "_" in name and "." not in name:
+            dotted = name.replace("_", ".")
+            section.add(name, "unknown key", f'use Java\'s name: did you mean "{dotted}", or "properties_file"?')
+    if path is None:
+        return properties
+    try:
+        below = parse_properties(outside.text(path, "kafka.properties_file"))
+    except ValueError as error:
+        section.add("properties_file", f"{quoted(path)} has {error}", "write \\uXXXX, or \\\\ for a backslash")
+        return properties
+    return {**outside.resolved(below, "kafka"), **properties}
+
+
+def _pipeline(section: Section) -> PipelineConfig:
+    default = PipelineConfig()
+    section.only((*PIPELINE_KEYS, "spark"))
+    return PipelineConfig(
+        master=section.text("master", default.master),
+        driver_memory_megabytes=section.count("driver_memory_megabytes", default.driver_memory_megabytes),
+        shuffle_partitions=section.count("shuffle_partitions", default.shuffle_partitions),
+        checkpoint_directory=section.text("checkpoint_directory", default.checkpoint_directory),
+        max_records_per_batch=section.count("max_records_per_batch", default.max_records_per_batch),
+        spark=section.section("spark").properties(),
+    )
+
+
+def _toml_section(key: str, values: Mapping[str, object]) -> list[str]:
+    return [
+        "",
+        f"[{key}]",
+        *(f"{_toml_key(name)} = {_toml(value)}" for name, value in values.items() if value is not None),
+    ]
+
+
+def _toml_key(name: str) -> str:
+    return name if re.fullmatch("[A-Za-z0-9_-]+", name) else _toml(name)
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, tuple):
+        return f"[{', '.join(_toml(item) for item in value)}]"
+    return json.dumps(REDACTED if isinstance(value, Secret) else value, ensure_ascii=False, default=str)

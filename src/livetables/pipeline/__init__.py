@@ -1,0 +1,1 @@
+"""The life of a row: Kafka record, typed row, joined change, sink."""

@@ -1,0 +1,196 @@
+"""From a micro-batch's rows to changes of tables: which rows to upsert, which keys to delete. Pure, on Arrow.
+
+| table | key | a batch changes it by |
+|---|---|---|
+| a topic's | `_id` | inserting its new rows |
+| dead_letters | `source`, `_id` | inserting the records that are no rows |
+| `inner` | both ids | inserting the new pairs |
+| `left` | both ids | the same, inserting new left rows without a pair under (left id, null), and deleting that row of each left row that got a pair |
+| `natural`, `asof` | id of the left, of the right row | upserting matches and rows without one; the later match wins, in whatever order they come |
+"""  # noqa: E501
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from livetables.change import TableChanges, TableShape
+from livetables.pipeline.dead_letter import readable, reason
+from livetables.pipeline.join import match_streams
+from livetables.spec import GenerationSpec, JoinType, Table, View, joined_columns, record_position
+
+DEAD_LETTERS = "dead_letters"
+
+TIMESTAMP = pa.timestamp("us", tz="UTC")
+ARROW_TYPES: dict[str, pa.DataType] = {
+    "string": pa.string(),
+    "int64": pa.int64(),
+    "double": pa.float64(),
+    "bool": pa.bool_(),
+    "timestamp": TIMESTAMP,
+}
+DEAD_LETTER_SCHEMA = pa.schema(
+    [
+        ("_id", pa.int64()),
+        ("source", pa.string()),
+        ("topic", pa.string()),
+        ("partition", pa.int64()),
+        ("offset", pa.int64()),
+        ("ts", TIMESTAMP),
+        ("reason", pa.string()),
+        ("raw", pa.string()),
+    ]
+)
+VIEW_KEYS: dict[JoinType, tuple[str, ...]] = {
+    "inner": ("_left_id", "_right_id"),
+    "left": ("_left_id", "_right_id"),
+    "natural": ("_left_id",),
+    "asof": ("_right_id",),
+}
+
+
+def shapes(spec: GenerationSpec) -> tuple[TableShape, ...]:
+    """The tables of a generation, as readers see them."""
+    return (
+        *(TableShape(table.publish, _table_schema(table), ("_id",), aliases=table.aliases) for table in spec.tables),
+        *(_view_shape(view, spec) for view in spec.views),
+        TableShape(DEAD_LETTERS, DEAD_LETTER_SCHEMA, ("source", "_id")),
+    )
+
+
+def changes(collected: pa.Table, spec: GenerationSpec) -> tuple[TableChanges, ...]:
+    """The changes of a micro-batch, collected from the tagged union of `join`, to the tables that it changes."""
+    streams = {name: _stream(collected, name) for name in collected.column_names}
+    rows = {table.name: _rows(streams[table.name]) for table in spec.tables}
+    matches = {view: streams[stream.name] for view, stream in match_streams(spec).items()}
+    changed = [
+        *(_upserts(table.publish, _table_schema(table), rows[table.name]) for table in spec.tables),
+        *(_view_changes(view, spec, rows, matches[view.name]) for view in spec.views),
+        _dead_letters(spec, streams),
+    ]
+    return tuple(change for change in changed if change.upserts.num_rows or change.deletes.num_rows)
+
+
+def unknown_fields(collected: pa.Table, spec: GenerationSpec) -> dict[str, dict[str, int]]:
+    """How many rows of a micro-batch had each field that is no column, by table and field."""
+    counted = {}
+    for table in spec.tables:
+        names = _stream(collected, table.name)["_unknown"].drop_null()
+        if len(names):
+            counted[table.name] = dict(Counter(pc.list_flatten(names).to_pylist()))
+    return counted
+
+
+def _table_schema(table: Table) -> pa.Schema:
+    columns = [(column.name, ARROW_TYPES[column.type]) for column in table.columns]
+    return pa.schema([("_id", pa.int64()), *columns, ("ts", TIMESTAMP)])
+
+
+def _view_shape(view: View, spec: GenerationSpec) -> TableShape:
+    left, right = spec.table(view.left), spec.table(view.right)
+    schema = pa.schema([(column.name, ARROW_TYPES[column.type]) for column in joined_columns(left, right, view.on)])
+    version = {"natural": (f"{right.name}_ts", "_right_id"), "asof": (f"{left.name}_ts", "_left_id")}
+    return TableShape(view.name, schema, VIEW_KEYS[view.join], version.get(view.join, ()), view.aliases)
+
+
+def _stream(collected: pa.Table, name: str) -> pa.Table:
+    """The rows of one stream of the tagged union: those whose struct is filled."""
+    column = collected[name]
+    chunks = [
+        chunk if chunk.null_count == 0 else chunk.filter(chunk.is_valid())
+        for chunk in column.chunks
+        if chunk.null_count < len(chunk)
+    ]
+    return pa.Table.from_batches(
+        [pa.RecordBatch.from_struct_array(chunk) for chunk in chunks], schema=pa.schema(list(column.type))
+    )
+
+
+def _rows(records: pa.Table) -> pa.Table:
+    """The records that are rows."""
+    dead = records["_dead"]
+    return records if dead.null_count == len(dead) else records.filter(dead.is_null())
+
+
+def _upserts(name: str, schema: pa.Schema, rows: pa.Table, deletes: pa.Table | None = None) -> TableChanges:
+    upserts = rows.select(schema.names).cast(schema)
+    return TableChanges(name, upserts, pa.table({}) if deletes is None else deletes)
+
+
+def _view_changes(view: View, spec: GenerationSpec, rows: Mapping[str, pa.Table], matches: pa.Table) -> TableChanges:
+    shape = _view_shape(view, spec)
+    if view.join == "inner":
+        return _upserts(view.name, shape.schema, matches)
+    side = "right" if view.join == "asof" else "left"
+    side_id = f"_{side}_id"
+    own_rows = rows[view.right if side == "right" else view.left]
+    if view.join == "asof":
+        matches = _latest_per_row(_asof_pairs(view, matches), side_id, shape.version)
+    is_matched = pc.is_in(own_rows["_id"], value_set=pc.unique(matches[side_id]))
+    unmatched = _unmatched_rows(view, spec, side, own_rows.filter(pc.invert(is_matched)))
+    upserts = pa.concat_tables([matches.select(shape.schema.names).cast(shape.schema), unmatched])
+    if view.join != "left":
+        return _upserts(view.name, shape.schema, upserts)
+    # A left row of this very batch was never shown without its pair.
+    shown_before = pc.invert(pc.is_in(matches["_left_id"], value_set=own_rows["_id"].combine_chunks()))
+    superseded = pc.unique(matches["_left_id"].filter(shown_before))
+    nulls = pa.nulls(len(superseded), pa.int64())
+    return _upserts(view.name, shape.schema, upserts, pa.table([superseded, nulls], schema=shape.key_schema))
+
+
+def _unmatched_rows(view: View, spec: GenerationSpec, side: str, own_rows: pa.Table) -> pa.Table:
+    """Rows of the side that a view keeps, with nulls for the other side. The key column comes from whichever it is."""
+    columns = joined_columns(spec.table(view.left), spec.table(view.right), view.on)
+    arrays = [
+        own_rows[column.source].cast(ARROW_TYPES[column.type])
+        if column.side == side or column.name == view.on
+        else pa.nulls(own_rows.num_rows, ARROW_TYPES[column.type])
+        for column in columns
+    ]
+    return pa.table(arrays, names=[column.name for column in columns])
+
+
+def _asof_pairs(view: View, pairs: pa.Table) -> pa.Table:
+    """The pairs whose left row is not newer than the right one, nor older than the view looks back."""
+    left_ts, right_ts = pairs[f"{view.left}_ts"], pairs[f"{view.right}_ts"]
+    keep = pc.less_equal(left_ts, right_ts)
+    if view.lookback_seconds is not None:
+        oldest = pc.subtract(right_ts, pa.scalar(view.lookback_seconds * 1_000_000, pa.duration("us")))
+        keep = pc.and_(keep, pc.greater_equal(left_ts, oldest))
+    return pairs.filter(keep)
+
+
+def _latest_per_row(matches: pa.Table, row_id: str, version: tuple[str, ...]) -> pa.Table:
+    """For each row, the match with the greatest version."""
+    ordered = pc.sort_indices(matches, [(column, "ascending") for column in (row_id, *version)])
+    ids = matches[row_id].take(ordered).to_numpy()
+    is_last = np.append(ids[1:] != ids[:-1], np.ones(min(1, len(ids)), dtype=bool))
+    return matches.take(ordered.filter(pa.array(is_last)))
+
+
+def _dead_letters(spec: GenerationSpec, streams: Mapping[str, pa.Table]) -> TableChanges:
+    letters = [
+        _dead_letter(table, record)
+        for table in spec.tables
+        for record in streams[table.name].filter(streams[table.name]["_dead"]).select(["_id", "ts", "_raw"]).to_pylist()
+    ]
+    return TableChanges(DEAD_LETTERS, pa.Table.from_pylist(letters, schema=DEAD_LETTER_SCHEMA), pa.table({}))
+
+
+def _dead_letter(table: Table, record: Mapping[str, Any]) -> dict[str, Any]:
+    partition, offset = record_position(record["_id"])
+    return {
+        "_id": record["_id"],
+        "source": table.publish,
+        "topic": table.topic,
+        "partition": partition,
+        "offset": offset,
+        "ts": record["ts"],
+        "reason": reason(record["_raw"], table),
+        "raw": readable(record["_raw"]),
+    }

@@ -1,0 +1,56 @@
+"""One generation as one streaming query with one checkpoint: its batches carry all tables and views together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from livetables.change import Batch
+from livetables.pipeline import changelog
+from livetables.pipeline.join import join
+from livetables.pipeline.parse import parse
+from livetables.pipeline.sink import Sink
+from livetables.pipeline.source import read_topic
+from livetables.spec import GenerationSpec
+
+
+def start_generation(
+    spark: SparkSession,
+    spec: GenerationSpec,
+    *,
+    generation: str,
+    kafka_properties: Mapping[str, str],
+    checkpoint: Path | str,
+    sink: Sink,
+    max_records_per_batch: int,
+) -> StreamingQuery:
+    """Start a generation, or go on with it where its checkpoint is. For each micro-batch:
+
+    1. Spark plans it: the offsets to read are written to the checkpoint.
+    2. Its rows are computed and collected, in one action: a second would compute them again.
+    3. They become changes.
+    4. The sink commits the changes together with the batch id.
+    5. Spark writes the batch id to the checkpoint.
+
+    A crash before 5 replays the batch with the same offsets and id; after 4, the sink ignores it.
+    """
+    records = {t.name: read_topic(spark, t, kafka_properties, max_records_per_batch) for t in spec.tables}
+    parsed = {table.name: parse(records[table.name], table) for table in spec.tables}
+    rows = join(parsed, spec)
+
+    def deliver(batch: DataFrame, batch_id: int) -> None:
+        collected = batch.toArrow()  # 2
+        changed = changelog.changes(collected, spec)  # 3
+        sink.put(Batch(generation, batch_id, changed, changelog.unknown_fields(collected, spec)))  # 4
+
+    sink.begin(generation, changelog.shapes(spec))
+    return (
+        rows.writeStream.queryName(generation)
+        .outputMode("update")
+        .option("checkpointLocation", str(checkpoint))
+        .foreachBatch(deliver)
+        .start()
+    )

@@ -1,0 +1,124 @@
+"""The Spark session: every setting livetables needs, each with its reason, in one place."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from livetables.jars import jar_directory
+
+# Hadoop's own default files put over a thousand properties into the configuration, and the join node broadcasts that
+# configuration several times while it plans each batch: half of the driver's time. Nearly empty files of the same
+# names, first on the class path, leave about thirty (planning 81 to 28 ms, measured).
+HADOOP_DEFAULTS = Path(__file__).parent / "hadoop_defaults"
+
+ANYWHERE: Mapping[str, str] = {
+    # Spark picks an interface on its own otherwise; servers here bind to loopback unless told.
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    # Kafka timestamps are instants: no reader's time zone may change a value.
+    "spark.sql.session.timeZone": "UTC",
+    # Columns are called exactly as the records' fields are.
+    "spark.sql.caseSensitive": "true",
+    # State on disk, with only the changes of a batch uploaded: memory does not grow with the topics.
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    # Counting keys costs a look-up per write.
+    "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "false",
+    # The default of 8 MB misses on nearly every look-up once the state has a few million rows.
+    "spark.sql.streaming.stateStore.rocksdb.blockCacheSizeMB": "256",
+    # One RocksDB instance a partition for all of a join's state instead of four.
+    "spark.sql.streaming.join.stateFormatVersion": "3",
+    # Both re-check what the checkpoint protocol already guarantees, on every batch.
+    "spark.sql.streaming.stateStore.commitValidation.enabled": "false",
+    # The text of every plan is made for a UI that does not show more than this.
+    "spark.sql.ui.explainMode": "simple",
+    # A batch without records would only delay the next one with records.
+    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+    # The plan of a generation is written in the order it should run in. These rules would move a join's filters and
+    # narrowed columns below the exchange that it shares with the table itself, and Kafka would be read twice.
+    "spark.sql.optimizer.excludedRules": ",".join(
+        f"org.apache.spark.sql.catalyst.optimizer.{rule}"
+        for rule in (
+            "PushDownPredicates",
+            "PushPredicateThroughNonJoin",
+            "InferFiltersFromConstraints",
+            "ColumnPruning",
+        )
+    ),
+    # Adaptive planning is off in streaming anyway, and would re-plan the driver's own small queries.
+    "spark.sql.adaptive.enabled": "false",
+    # Batches go to the driver as Arrow.
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
+    # A batch of a backlog is large, and the driver collects all of it.
+    "spark.driver.maxResultSize": "0",
+    "spark.broadcast.compress": "false",
+    "spark.python.unix.domain.socket.enabled": "true",
+}
+
+# Only where driver and tasks share one JVM and one disk.
+LOCAL_ONLY: Mapping[str, str] = {
+    # Hadoop's local file system forks a shell for every checkpoint file: 45 ms a write instead of 2.
+    "spark.hadoop.fs.file.impl": "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem",
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+    # There are no other machines to be near to.
+    "spark.locality.wait": "0",
+}
+
+# A deep plan overflows the default stack in the stream's thread; parallel GC has the best throughput on few cores.
+JVM_OPTIONS = "-Xss4m -XX:+UseParallelGC"
+
+
+def cores_of(master: str) -> int | None:
+    """How many tasks run at once under a `master`, or None where only the cluster knows."""
+    if master == "local":
+        return 1
+    if match := re.fullmatch(r"local\[(\d+|\*)(?:,\s*\d+)?\]", master):
+        return os.cpu_count() or 1 if match[1] == "*" else int(match[1])
+    if match := re.fullmatch(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]", master):
+        return int(match[1]) * int(match[2])
+    return None
+
+
+def start_session(
+    *,
+    master: str = "local[*]",
+    driver_memory_megabytes: int = 2048,
+    shuffle_partitions: int | None = None,
+    extra: Mapping[str, str] | None = None,
+    application: str = "livetables",
+) -> SparkSession:
+    """Start Spark under any `master`. `extra` settings win over everything here."""
+    local = re.match(r"local(\[|$)", master) is not None
+    jars = sorted(str(jar) for jar in jar_directory("spark").glob("*.jar"))
+    settings = {
+        **ANYWHERE,
+        "spark.driver.memory": f"{driver_memory_megabytes}m",
+        "spark.driver.extraJavaOptions": JVM_OPTIONS,
+        "spark.executor.extraJavaOptions": JVM_OPTIONS,
+        # Fixed for a checkpoint's life. One a core: a single one halves the backlog rate and gains no latency.
+        "spark.sql.shuffle.partitions": str(shuffle_partitions or cores_of(master) or 8),
+    }
+    if local:
+        settings |= LOCAL_ONLY
+        settings["spark.driver.extraClassPath"] = os.pathsep.join([str(HADOOP_DEFAULTS), *jars])
+    else:
+        settings["spark.jars"] = ",".join(jars)
+    os.environ["SPARK_LOCAL_IP"] = settings["spark.driver.host"]
+    builder = SparkSession.builder.master(master).appName(application)
+    for name, value in {**settings, **(extra or {})}.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark

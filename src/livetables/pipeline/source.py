@@ -1,0 +1,47 @@
+"""From a Kafka topic to a stream of raw records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from livetables.spec import OFFSET_BITS, Start, Table
+
+# Kafka's defaults cost two extra round trips per 500 records. A client's own properties win.
+FETCH_PROPERTIES: Mapping[str, str] = {
+    "max.poll.records": "50000",
+    "max.partition.fetch.bytes": str(16 * 1024 * 1024),
+    "fetch.max.wait.ms": "5",
+}
+
+
+def read_topic(
+    spark: SparkSession, table: Table, kafka_properties: Mapping[str, str], max_records_per_batch: int
+) -> DataFrame:
+    """The records of a table's topic: `_id`, `ts` and the `value` as bytes. The record's key is ignored."""
+    properties = {f"kafka.{name}": value for name, value in {**FETCH_PROPERTIES, **kafka_properties}.items()}
+    records = (
+        spark.readStream.format("kafka")
+        .options(**properties, **start_options(table.start))
+        .option("subscribe", table.topic)
+        .option("maxOffsetsPerTrigger", max_records_per_batch)
+        # A topic that was deleted, recreated or cut must end the query, not skip records silently.
+        .option("failOnDataLoss", "true")
+        .load()
+    )
+    packed_id = F.shiftleft(F.col("partition").cast("bigint"), OFFSET_BITS).bitwiseOR(F.col("offset"))
+    return records.select(packed_id.alias("_id"), F.col("timestamp").alias("ts"), "value")
+
+
+def start_options(start: Start) -> dict[str, str]:
+    """Spark's options for where a new generation starts to read; a restarted one goes on where it was."""
+    if isinstance(start, datetime):
+        return {
+            "startingTimestamp": str(int(start.timestamp() * 1000)),
+            # A partition without a record that new starts at its end.
+            "startingOffsetsByTimestampStrategy": "latest",
+        }
+    return {"startingOffsets": start}

@@ -1,0 +1,124 @@
+"""What a generation is made of, as frozen values: building one runs nothing.
+
+A record's `_id` packs its partition and offset into one int64, so that ids of a topic are unique, sort like
+(partition, offset), and can be taken apart again.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal, get_args
+
+NAME_PATTERN = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
+OFFSET_BITS = 44  # 17 trillion records a partition, half a million partitions
+
+ColumnType = Literal["string", "int64", "double", "bool"]
+JoinType = Literal["inner", "left", "natural", "asof"]
+Start = Literal["earliest", "latest"] | datetime
+
+COLUMN_TYPES: tuple[ColumnType, ...] = get_args(ColumnType)
+JOIN_ALIASES: dict[str, JoinType] = {
+    "inner": "inner",
+    "join": "inner",
+    "left": "left",
+    "left_outer": "left",
+    "natural": "natural",
+    "asof": "asof",
+    "aj": "asof",
+}
+
+
+@dataclass(frozen=True)
+class Column:
+    """A field of a record that becomes a column of its table."""
+
+    name: str
+    type: ColumnType
+
+
+@dataclass(frozen=True)
+class Table:
+    """A topic read as a table. `name` is what views and control messages call it, `publish` what readers call it."""
+
+    name: str
+    topic: str
+    columns: tuple[Column, ...]
+    publish: str
+    aliases: tuple[str, ...] = ()
+    start: Start = "earliest"
+
+
+@dataclass(frozen=True)
+class View:
+    """A join of two tables, `left` and `right`, on equal `on`. As-of keeps the right's rows, natural the left's."""
+
+    name: str
+    join: JoinType
+    left: str
+    right: str
+    on: str
+    aliases: tuple[str, ...] = ()
+    lookback_seconds: int | None = None  # as-of only: how much older than its row a match may be; bounds the state
+
+
+@dataclass(frozen=True)
+class GenerationSpec:
+    """All tables and views of one generation: one streaming query carries them together."""
+
+    tables: tuple[Table, ...]
+    views: tuple[View, ...]
+
+    def table(self, name: str) -> Table:
+        return next(table for table in self.tables if table.name == name)
+
+
+def record_id(partition: int, offset: int) -> int:
+    """The `_id` of a record."""
+    return (partition << OFFSET_BITS) | offset
+
+
+def record_position(row_id: int) -> tuple[int, int]:
+    """The (partition, offset) of a record's `_id`."""
+    return row_id >> OFFSET_BITS, row_id & ((1 << OFFSET_BITS) - 1)
+
+
+@dataclass(frozen=True)
+class JoinedColumn:
+    """A column of a view: `source` is its name in the table of its `side`."""
+
+    name: str
+    side: Literal["left", "right"]
+    source: str
+    type: ColumnType | Literal["timestamp"]
+
+
+def joined_columns(left: Table, right: Table, on: str) -> tuple[JoinedColumn, ...]:
+    """The columns of a view, in order: the ids and times of both records, left's columns, right's without the key.
+
+    A right column whose name the left has too becomes `<right>_<column>`.
+    """
+    left_names = {column.name for column in left.columns}
+    return (
+        JoinedColumn("_left_id", "left", "_id", "int64"),
+        JoinedColumn("_right_id", "right", "_id", "int64"),
+        *(JoinedColumn(column.name, "left", column.name, column.type) for column in left.columns),
+        *(
+            JoinedColumn(
+                f"{right.name}_{column.name}" if column.name in left_names else column.name,
+                "right",
+                column.name,
+                column.type,
+            )
+            for column in right.columns
+            if column.name != on
+        ),
+        JoinedColumn(f"{left.name}_ts", "left", "ts", "timestamp"),
+        JoinedColumn(f"{right.name}_ts", "right", "ts", "timestamp"),
+    )
+
+
+def joined_column_names(left: Table, right: Table, on: str) -> tuple[str, ...]:
+    """The names of a view's columns, in order."""
+    return tuple(column.name for column in joined_columns(left, right, on))

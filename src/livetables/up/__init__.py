@@ -1,0 +1,1 @@
+"""What `livetables up` starts and watches over."""

@@ -1,0 +1,31 @@
+"""What all tests share: one Kafka for the whole run, and the marks of tests that need something heavy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from livetables.pipeline.session import start_session
+from livetables.up.broker import Broker
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "kafka: needs a Kafka broker, which the tests start themselves")
+    config.addinivalue_line("markers", "spark: needs a Spark session, which the tests start themselves")
+
+
+@pytest.fixture(scope="session")
+def broker() -> Iterator[Broker]:
+    """A running Kafka, for tests that do not harm it; each uses topics of its own (`unique_topic`)."""
+    with Broker() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """The one Spark session of a test run; each test starts and stops its own queries."""
+    session = start_session(master="local[2]", driver_memory_megabytes=2048)
+    yield session
+    session.stop()

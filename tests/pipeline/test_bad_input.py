@@ -1,0 +1,114 @@
+"""Every record is a row or a dead letter that says why, however it is broken; and the stream goes on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from livetables.up.broker import Broker
+from tests.support.oracle import Side
+from tests.support.pipeline import GENERATION, CheckingSink, Stage
+
+# What is sent to the users' topic, and what the reason must say about it.
+BROKEN: list[tuple[bytes | None, str]] = [
+    (None, "the value is null"),
+    (b"", "the value is empty"),
+    (b" \t\r\n", "the value is empty"),
+    (b"hello", "malformed JSON"),
+    (b'{"userId":"u1"', "malformed JSON"),
+    (b'{"userId":"u1",}', "malformed JSON"),
+    (b"{'userId':'u1'}", "malformed JSON"),
+    (b'{"userId":"u1"} trailing', "malformed JSON"),
+    (b'{"userId":"u1"}{"userId":"u2"}', "malformed JSON"),
+    (b'{"userId":"u1"}]}', "malformed JSON"),
+    (b'{"userId":"u1","age":NaN}', "malformed JSON"),
+    (b'{"userId":"\xff"}', "the value is not UTF-8"),
+    (b'[{"userId":"u1"}]', "not a JSON object but the array"),
+    (b"null", "not a JSON object but null"),
+    (b"42", "not a JSON object but the number 42"),
+    (b'{"userId":"u1","age":"x"}', 'age: expected int64, found the string "x"'),
+    (b'{"userId":"u1","age":1.5}', "age: expected int64, found the number 1.5"),
+    (b'{"userId":"u1","age":9223372036854775808}', "age: the number 9223372036854775808 does not fit int64"),
+    (b'{"userId":7}', "userId: expected string, found the number 7"),
+    (b'{"userId":"u1","name":{"first":"A"}}', 'name: expected string, found the object {"first": "A"}'),
+    (b'{"userId":"u1","email":["a"]}', 'email: expected string, found the array ["a"]'),
+    (b'{"userId":"u1","name":true}', "name: expected string, found the boolean true"),
+    (
+        b'{"userId":7,"age":false}',
+        "userId: expected string, found the number 7; age: expected int64, found the boolean",
+    ),
+]
+GOOD: list[tuple[bytes, list[str]]] = [
+    (b'{"userId":"u1","name":"A","email":"a@x","age":1}', []),
+    (b'{ "userId" : "u1" , "age" : 1 }\n', []),
+    (b"{}", []),
+    (b'{"userId":null,"age":null}', []),
+    (b'{"userId":"7","name":"true","email":"{}","age":-9223372036854775808}', []),
+    (b'{"userId":"}","name":"\\"quoted\\"","email":"\\u00e9"}', []),
+    (b'{"userId":"u1","extra":1}', ["extra"]),
+    (b'{"userId":"u1","extra":{"age":"x"},"more":[1]}', ["extra", "more"]),
+    (b'{"age":5,"userid":"u1"}', ["userid"]),
+    ('{"userId":"ü😀","name":"日本"}'.encode(), []),
+]
+
+
+@pytest.mark.spark
+@pytest.mark.kafka
+def test_ten_thousand_records_half_of_them_broken(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    stage = Stage.open(broker.bootstrap_servers)
+    records: list[tuple[Side, int, int, bytes | None]] = []
+    for number in range(5000):
+        broken, good = BROKEN[number % len(BROKEN)][0], GOOD[number % len(GOOD)][0]
+        records += [("users", number % 2, number + 1, broken), ("users", number % 2, number + 1, good)]
+    stage.send(records)
+    sink = CheckingSink()
+    query = stage.start(spark, ["left"], tmp_path, sink, max_records=3000)
+    try:
+        query.processAllAvailable()
+        assert query.isActive
+        stage.send([("users", 0, 1, b'{"userId":"after"}'), ("accounts", 0, 1, b'{"userId":"after"}')])
+        query.processAllAvailable()
+    finally:
+        query.stop()
+
+    assert stage.differences(sink, ["left"]) == {}
+    assert len(sink.rows("users_ui", GENERATION)) == 5001
+    letters = sink.rows("dead_letters", GENERATION)
+    assert len(letters) == 5000
+
+    sent = {(record.partition, record.offset): record for record in stage.sent if record.side == "users"}
+    expected = dict(BROKEN)
+    for letter in letters:
+        record = sent[letter["partition"], letter["offset"]]
+        assert expected[record.value] in letter["reason"], letter
+        assert round(letter["ts"].timestamp() * 1000) == record.timestamp_ms
+        raw = None if letter["raw"] is None else letter["raw"].encode()
+        assert raw == (None if record.value is None else record.value.replace(b"\xff", b"\\xff"))
+
+    unknown = Counter(name for number in range(5000) for name in GOOD[number % len(GOOD)][1])
+    assert sink.unknown_fields == {("users", name): count for name, count in unknown.items()}
+
+
+@pytest.mark.spark
+@pytest.mark.kafka
+def test_doubles_and_integers_at_the_edge_of_their_type(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    stage = Stage.open(broker.bootstrap_servers)
+    balances = ["1", "-0.0", "1e308", "1e309", "-1e999", "5e-324", '"NaN"', '"1.5"', str(2**70), "9" * 400]
+    ages = [str(2**63 - 1), str(-(2**63)), str(2**63), str(-(2**63) - 1), "1e3", "1.0", '""', "true"]
+    stage.send([("accounts", 0, 1, f'{{"userId":"u1","balance":{text}}}'.encode()) for text in balances])
+    stage.send([("users", 0, 1, f'{{"userId":"u1","age":{text}}}'.encode()) for text in ages])
+    sink = CheckingSink()
+    query = stage.start(spark, ["inner"], tmp_path, sink)
+    try:
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    assert stage.differences(sink, ["inner"]) == {}
+    assert len(sink.rows("accounts_ui", GENERATION)) == 5
+    assert len(sink.rows("users_ui", GENERATION)) == 2
+    reasons = [letter["reason"] for letter in sink.rows("dead_letters", GENERATION)]
+    assert sum("balance: " in reason for reason in reasons) == 5
+    assert sum("age: " in reason for reason in reasons) == 6

@@ -1,0 +1,129 @@
+"""A driver that is killed anywhere, and a query that is stopped mid-batch, lose nothing and double nothing."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from livetables.spec import JoinType
+from livetables.up.broker import Broker
+from tests.support.driver import driver, kill
+from tests.support.faults import Crash, batch_files, replayed
+from tests.support.kafka import wait_until
+from tests.support.oracle import Side
+from tests.support.pipeline import GENERATION, CheckingSink, Stage
+
+ALL_JOINS: list[JoinType] = ["inner", "left", "natural", "asof"]
+RECORD_TABLES = ("users_ui", "accounts_ui", "dead_letters")  # each record is in exactly one of them
+DRIVER_SECONDS = 120.0  # a JVM, Spark and the first batch, on a machine that is busy
+
+
+def random_records(chance: random.Random, count: int) -> list[tuple[Side, int, int, bytes | None]]:
+    """Records of few users, of which some are updates, some late and some broken."""
+    records: list[tuple[Side, int, int, bytes | None]] = []
+    for _ in range(count):
+        user = {"userId": f"u{chance.randrange(12)}", "name": f"name {chance.random()}", "age": chance.randrange(90)}
+        account = {"userId": f"u{chance.randrange(15)}", "accountType": "savings", "balance": chance.random()}
+        side: Side = "users" if chance.random() < 0.2 else "accounts"
+        value = json.dumps(user if side == "users" else account).encode()
+        broken = chance.random() < 0.05
+        ts = 1_700_000_000_000 + chance.randrange(60_000)
+        records.append((side, chance.randrange(2), ts, value[:-3] if broken else value))
+    return records
+
+
+def wait_for_driver(what: str, condition: Callable[[], bool], directory: Path) -> None:
+    """Wait for something that a driver does; when it does not, show what the driver said."""
+    try:
+        wait_until(condition, what, seconds=DRIVER_SECONDS)
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n{(directory / 'driver.log').read_text()[-3000:]}") from error
+
+
+def wait_for_end(process: subprocess.Popen[bytes], directory: Path) -> None:
+    wait_for_driver("the driver is killed", lambda: process.poll() is not None, directory)
+
+
+def check_convergence(stage: Stage, directory: Path, master: str) -> None:
+    """Start a driver that is left alone; once it has seen every record, the tables are the oracle's."""
+
+    counts: dict[int, int] = {}  # by number of batches: applying them all is not for every look
+
+    def seen() -> int:
+        batches = len(batch_files(directory))
+        if batches not in counts:
+            sink = replayed(directory)
+            counts[batches] = sum(len(sink.rows(table, GENERATION)) for table in RECORD_TABLES)
+        return counts[batches]
+
+    with driver(stage, ALL_JOINS, directory, master=master):
+        wait_for_driver("all records are delivered", lambda: seen() >= len(stage.sent), directory)
+    assert stage.differences(replayed(directory), ALL_JOINS) == {}
+
+
+@pytest.mark.spark
+@pytest.mark.kafka
+def test_killed_drivers_resume_without_loss_or_doubles(broker: Broker, tmp_path: Path) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")  # shown when the test fails
+    chance = random.Random(seed)
+    stage = Stage.open(broker.bootstrap_servers)
+    stage.send(random_records(chance, 100))
+
+    for crash in (Crash("before", 1), Crash("after", 2)):
+        with driver(stage, ALL_JOINS, tmp_path, master="local[2]", crash=crash) as process:
+            stage.send(random_records(chance, 100))
+            wait_for_end(process, tmp_path)
+            assert process.returncode == -9
+
+    with driver(stage, ALL_JOINS, tmp_path, master="local[2]") as process:
+        committed = len(batch_files(tmp_path))
+        wait_for_driver("a new batch is committed", lambda: len(batch_files(tmp_path)) > committed, tmp_path)
+        stage.send(random_records(chance, 100))
+        time.sleep(chance.random() * 0.5)  # not a wait: the point in time at which it is killed is what is random
+        kill(process)
+
+    stage.send(random_records(chance, 100))
+    check_convergence(stage, tmp_path, "local[2]")
+
+
+@pytest.mark.spark
+@pytest.mark.kafka
+def test_a_killed_driver_resumes_on_a_cluster(broker: Broker, tmp_path: Path) -> None:
+    chance = random.Random(1)
+    master = "local-cluster[2,1,2048]"  # two real executor processes
+    stage = Stage.open(broker.bootstrap_servers)
+    stage.send(random_records(chance, 150))
+    with driver(stage, ALL_JOINS, tmp_path, master=master, crash=Crash("after", 1)) as process:
+        wait_for_end(process, tmp_path)
+    stage.send(random_records(chance, 100))
+    check_convergence(stage, tmp_path, master)
+
+
+@pytest.mark.spark
+@pytest.mark.kafka
+def test_a_query_stopped_in_the_middle_of_batches_resumes(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    stage = Stage.open(broker.bootstrap_servers)
+    sink = CheckingSink()
+    for _ in range(6):
+        query = stage.start(spark, ALL_JOINS, tmp_path, sink)
+        stage.send(random_records(chance, 60))
+        wait_until(lambda q=query: q.status["isTriggerActive"], "a batch is under way")
+        time.sleep(chance.random() * 0.3)  # not a wait: where in the batch it is stopped is what is random
+        query.stop()
+    query = stage.start(spark, ALL_JOINS, tmp_path, sink)
+    try:
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    assert stage.differences(sink, ALL_JOINS) == {}

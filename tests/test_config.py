@@ -1,0 +1,632 @@
+"""One TOML file and the environment become one Config; every error names its key and its cure."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from livetables.config import Config, PipelineConfig, describe, load_config
+from livetables.errors import ConfigError
+from livetables.spec import Column, GenerationSpec, Table, View, joined_column_names
+
+USER_COLUMNS = (Column("userId", "string"), Column("name", "string"), Column("email", "string"), Column("age", "int64"))
+ACCOUNT_COLUMNS = (Column("userId", "string"), Column("accountType", "string"), Column("balance", "double"))
+USERS = Table("users", "user", USER_COLUMNS, "users_ui", ("user",))
+ACCOUNTS = Table("accounts", "account", ACCOUNT_COLUMNS, "accounts_ui", ("account",))
+FINAL_UI = View("final_ui", "left", "users", "accounts", "userId")
+USER_ACCOUNT = View("user_account", "asof", "users", "accounts", "userId")
+
+TWO_TABLES = """
+presets = []
+[tables.a]
+topic = "a"
+columns = { id = "string", x = "int64" }
+[tables.b]
+topic = "b"
+columns = { id = "string", y = "int64" }
+"""
+
+
+def load(directory: Path, toml: str, **environ: str) -> Config:
+    path = directory / "livetables.toml"
+    path.write_text(toml, encoding="utf-8")
+    return load_config(path, environ)
+
+
+def failure(directory: Path, toml: str, **environ: str) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        load(directory, toml, **environ)
+    return caught.value
+
+
+# Presets
+
+
+def test_without_a_file_there_is_the_default_preset() -> None:
+    assert load_config(None, {}).spec == GenerationSpec((USERS, ACCOUNTS), (FINAL_UI,))
+
+
+def test_asof_preset_alone_publishes_under_its_own_names(tmp_path: Path) -> None:
+    users = dataclasses.replace(USERS, publish="user", aliases=())
+    accounts = dataclasses.replace(ACCOUNTS, publish="account", aliases=())
+    assert load(tmp_path, 'presets = ["asof"]').spec == GenerationSpec((users, accounts), (USER_ACCOUNT,))
+
+
+@pytest.mark.parametrize("presets", ['["default", "asof"]', '["asof", "default"]'])
+def test_both_presets_share_the_tables_of_the_default_one(tmp_path: Path, presets: str) -> None:
+    spec = load(tmp_path, f"presets = {presets}").spec
+    assert (set(spec.tables), set(spec.views)) == ({USERS, ACCOUNTS}, {FINAL_UI, USER_ACCOUNT})
+
+
+def test_no_preset_leaves_only_what_the_file_declares(tmp_path: Path) -> None:
+    assert [table.name for table in load(tmp_path, TWO_TABLES).spec.tables] == ["a", "b"]
+
+
+def test_a_file_overrides_single_keys_of_a_preset(tmp_path: Path) -> None:
+    spec = load(tmp_path, '[tables.users]\ntopic = "user_v2"\n[views.final_ui]\njoin = "natural"').spec
+    assert spec.tables[0] == dataclasses.replace(USERS, topic="user_v2")
+    assert spec.views == (dataclasses.replace(FINAL_UI, join="natural"),)
+
+
+def test_columns_of_a_file_replace_those_of_the_preset(tmp_path: Path) -> None:
+    spec = load(tmp_path, '[tables.users.columns]\nuserId = "string"\ncity = "string"').spec
+    assert [column.name for column in spec.table("users").columns] == ["userId", "city"]
+
+
+def test_a_file_adds_tables_and_views_to_a_preset(tmp_path: Path) -> None:
+    toml = """
+        [tables.orders]
+        topic = "orders"
+        columns = { userId = "string", amount = "double", paid = "bool" }
+        [views.user_orders]
+        join = "inner"
+        left = "users"
+        right = "orders"
+        on = "userId"
+    """
+    spec = load(tmp_path, toml).spec
+    assert {table.name for table in spec.tables} == {"users", "accounts", "orders"}
+    assert {view.name for view in spec.views} == {"final_ui", "user_orders"}
+
+
+# Tables and views
+
+
+def test_a_table_is_published_with_ui_after_its_name(tmp_path: Path) -> None:
+    assert load(tmp_path, TWO_TABLES).spec.table("a").publish == "a_ui"
+
+
+@pytest.mark.parametrize(("given", "join"), [("join", "inner"), ("left_outer", "left"), ("aj", "asof")])
+def test_join_aliases_are_normalised(tmp_path: Path, given: str, join: str) -> None:
+    assert load(tmp_path, f'[views.final_ui]\njoin = "{given}"').spec.views[0].join == join
+
+
+def test_asof_takes_a_lookback(tmp_path: Path) -> None:
+    toml = 'presets = ["asof"]\n[views.user_account]\nlookback_seconds = 60'
+    assert load(tmp_path, toml).spec.views[0].lookback_seconds == 60
+
+
+@pytest.mark.parametrize("start", ['"2024-05-31T12:00:00Z"', "2024-05-31T12:00:00Z", "2024-05-31T14:00:00+02:00"])
+def test_a_start_is_a_timestamp_as_text_or_as_toml(tmp_path: Path, start: str) -> None:
+    spec = load(tmp_path, f"[tables.users]\nstart = {start}").spec
+    assert spec.table("users").start == datetime(2024, 5, 31, 12, tzinfo=UTC)
+
+
+def test_auto_offset_reset_starts_the_tables_that_do_not_say_it_themselves(tmp_path: Path) -> None:
+    toml = '[kafka]\nauto.offset.reset = "latest"\n[tables.users]\nstart = "earliest"'
+    assert [table.start for table in load(tmp_path, toml).spec.tables] == ["earliest", "latest"]
+
+
+def joined(left: Table, right: Table, on: str) -> list[str]:
+    """The joined columns that a record can clash with: no field of one starts with _."""
+    return [name for name in joined_column_names(left, right, on) if not name.startswith("_")]
+
+
+def test_joined_columns_are_left_then_right_without_the_key_then_both_timestamps() -> None:
+    names = ["userId", "name", "email", "age", "accountType", "balance", "users_ts", "accounts_ts"]
+    assert joined(USERS, ACCOUNTS, "userId") == names
+
+
+def test_a_joined_column_that_both_sides_have_carries_the_right_tables_name() -> None:
+    left = Table("a", "a", (Column("id", "string"), Column("x", "int64")), "a_ui")
+    right = Table("b", "b", (Column("id", "string"), Column("x", "int64")), "b_ui")
+    assert joined(left, right, "id") == ["id", "x", "b_x", "a_ts", "b_ts"]
+
+
+# Pipeline
+
+
+def test_the_pipeline_has_defaults() -> None:
+    assert load_config(None, {}).pipeline == PipelineConfig(
+        "local[*]", 2048, None, ".livetables/checkpoints", 200_000, {}
+    )
+
+
+def test_spark_settings_are_passed_as_they_are_quoted_or_not(tmp_path: Path) -> None:
+    toml = '[pipeline.spark]\nspark.sql.ansi.enabled = true\n"spark.executor.memory" = "2g"'
+    assert load(tmp_path, toml).pipeline.spark == {"spark.sql.ansi.enabled": "true", "spark.executor.memory": "2g"}
+
+
+# Environment
+
+
+def test_the_environment_overrides_the_file(tmp_path: Path) -> None:
+    config = load(tmp_path, '[pipeline]\nmaster = "local[2]"', LIVETABLES_PIPELINE_MASTER="spark://host:7077")
+    assert config.pipeline.master == "spark://host:7077"
+
+
+def test_the_environment_overrides_a_key_of_a_preset() -> None:
+    config = load_config(None, {"LIVETABLES_TABLES_USERS_TOPIC": "user_v2"})
+    assert config.spec.table("users").topic == "user_v2"
+
+
+def test_an_override_finds_names_with_underscores_in_any_case() -> None:
+    assert load_config(None, {"livetables_views_Final_UI_join": "natural"}).spec.views[0].join == "natural"
+
+
+def test_a_number_in_the_environment_is_a_number() -> None:
+    assert load_config(None, {"LIVETABLES_PIPELINE_SHUFFLE_PARTITIONS": "4"}).pipeline.shuffle_partitions == 4
+
+
+def test_a_list_in_the_environment_is_separated_by_commas() -> None:
+    config = load_config(None, {"LIVETABLES_TABLES_USERS_ALIASES": "user, people"})
+    assert config.spec.table("users").aliases == ("user", "people")
+
+
+def test_presets_can_come_from_the_environment() -> None:
+    assert load_config(None, {"LIVETABLES_PRESETS": "asof"}).spec.views == (USER_ACCOUNT,)
+
+
+@pytest.mark.parametrize("name", ["LIVETABLES_JARS", "LIVETABLES_TOKEN", "LIVETABLES_CONFIG"])
+def test_variables_of_others_are_left_alone(name: str) -> None:
+    assert load_config(None, {name: "x"}) == load_config(None, {})
+
+
+def test_an_override_makes_the_reference_it_replaces_unneeded(tmp_path: Path) -> None:
+    config = load(tmp_path, '[kafka]\nclient.id = "${env:ABSENT}"', LIVETABLES_KAFKA_CLIENT_ID="me")
+    assert config.kafka.client_properties() == {"client.id": "me"}
+
+
+# Kafka
+
+
+def test_kafka_properties_are_the_java_names_quoted_or_not(tmp_path: Path) -> None:
+    toml = '[kafka]\nsecurity.protocol = "SASL_SSL"\n"sasl.mechanism" = "OAUTHBEARER"'
+    properties = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
+    assert load(tmp_path, toml).kafka.client_properties() == properties
+
+
+def test_kafka_numbers_and_booleans_become_their_java_text(tmp_path: Path) -> None:
+    toml = "[kafka]\nmax.poll.records = 50_000\ncheck.crcs = false\nsasl.login.refresh.window.factor = 0.5"
+    properties = {"max.poll.records": "50000", "check.crcs": "false", "sasl.login.refresh.window.factor": "0.5"}
+    assert load(tmp_path, toml).kafka.client_properties() == properties
+
+
+def test_without_bootstrap_servers_there_are_none() -> None:
+    assert load_config(None, {}).kafka.bootstrap_servers is None
+
+
+def test_the_environment_sets_a_kafka_property_by_its_name_with_underscores() -> None:
+    kafka = load_config(None, {"LIVETABLES_KAFKA_BOOTSTRAP_SERVERS": "host:9092"}).kafka
+    assert (kafka.bootstrap_servers, kafka.client_properties()) == ("host:9092", {"bootstrap.servers": "host:9092"})
+
+
+def test_a_properties_file_lies_beside_the_file_and_below_its_section(tmp_path: Path) -> None:
+    (tmp_path / "client.properties").write_text("client.id=file\nretries 3\n", encoding="utf-8")
+    config = load(tmp_path, '[kafka]\nproperties_file = "client.properties"\nclient.id = "section"')
+    assert config.kafka.client_properties() == {"client.id": "section", "retries": "3"}
+
+
+def test_a_properties_file_can_be_named_by_the_environment(tmp_path: Path) -> None:
+    (tmp_path / "client.properties").write_text("client.id=file", encoding="utf-8")
+    config = load(tmp_path, "", LIVETABLES_KAFKA_PROPERTIES_FILE="client.properties")
+    assert config.kafka.client_properties() == {"client.id": "file"}
+
+
+# References
+
+
+def test_a_reference_to_the_environment_is_replaced(tmp_path: Path) -> None:
+    config = load(tmp_path, "[kafka]\nsasl.jaas.config = \"Login password='${env:PW}';\"", PW="s3cret")
+    assert config.kafka.client_properties()["sasl.jaas.config"] == "Login password='s3cret';"
+
+
+def test_a_reference_to_a_file_is_replaced_without_its_last_newline(tmp_path: Path) -> None:
+    (tmp_path / "pw").write_bytes(b"line 1\nline 2\r\n")
+    config = load(tmp_path, '[kafka]\nssl.key.password = "${file:pw}"')
+    assert config.kafka.client_properties()["ssl.key.password"] == "line 1\nline 2"
+
+
+def test_a_reference_in_a_properties_file_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "client.properties").write_text("ssl.key.password=${env:PW}", encoding="utf-8")
+    config = load(tmp_path, '[kafka]\nproperties_file = "client.properties"', PW="s3cret")
+    assert config.kafka.client_properties() == {"ssl.key.password": "s3cret"}
+
+
+def test_what_a_reference_gives_is_not_searched_for_references(tmp_path: Path) -> None:
+    config = load(tmp_path, '[kafka]\nclient.id = "${env:A}"', A="${env:B}")
+    assert config.kafka.client_properties() == {"client.id": "${env:B}"}
+
+
+# Errors: (file, the problem with its key, the cure)
+
+ERRORS = {
+    "unknown section": ("[piplines]", "piplines: unknown key", 'did you mean "pipeline"?'),
+    "section of another type": ("pipeline = 3", "pipeline: must be a section, not 3", "write it as [pipeline]"),
+    "unknown preset": ('presets = ["x"]', 'presets: unknown preset "x"', "list any of default, asof"),
+    "preset of another type": ("presets = [[]]", "presets: unknown preset a list", "list any of default, asof"),
+    "presets not a list": ('presets = "x"', 'presets: must be a list, not "x"', "list any of default, asof"),
+    "no tables": ("presets = []", "tables: none is declared", 'use presets = ["default"]'),
+    "unknown table key": ('[tables.users]\ntopc = "x"', "tables.users.topc: unknown key", 'did you mean "topic"?'),
+    "far-off table key": ('[tables.users]\nzzz = "x"', "tables.users.zzz: unknown key", "use one of topic, publish"),
+    "missing topic": (
+        'presets = []\n[tables.a.columns]\nid = "string"',
+        "tables.a.topic: is missing",
+        'add topic = "..." under [tables.a]',
+    ),
+    "topic not text": ("[tables.users]\ntopic = 5", "tables.users.topic: must be text, not 5", 'write topic = "..."'),
+    "empty topic": ('[tables.users]\ntopic = ""', 'tables.users.topic: must be text, not ""', 'write topic = "..."'),
+    "illegal topic": (
+        '[tables.users]\ntopic = "a b"',
+        'tables.users.topic: Kafka has no topic named "a b"',
+        "use 1 to 249 of A-Z a-z 0-9 . _ -",
+    ),
+    "dots as topic": ('[tables.users]\ntopic = ".."', 'tables.users.topic: Kafka has no topic named ".."', "1 to 249"),
+    "long topic": (f'[tables.users]\ntopic = "{"a" * 250}"', "tables.users.topic: Kafka has no topic", "1 to 249"),
+    "illegal published name": (
+        '[tables.users]\npublish = "1x"',
+        'tables.users.publish: "1x" is not a name',
+        "use letters, digits and _, and no digit first",
+    ),
+    "name that ends in a newline": (
+        '[tables.users]\npublish = "x\\n"',
+        'tables.users.publish: "x\\n" is not a name',
+        "use letters, digits and _",
+    ),
+    "illegal table name": (
+        'presets = []\n[tables.a-b]\ntopic = "t"\ncolumns = { id = "string" }',
+        'tables.a-b: "a-b" is not a name',
+        "use letters, digits and _",
+    ),
+    "illegal alias": (
+        '[tables.users]\naliases = ["a b"]',
+        'tables.users.aliases: "a b" is not a name',
+        "use letters, digits and _",
+    ),
+    "alias not in a list": (
+        '[tables.users]\naliases = "x"',
+        'tables.users.aliases: must be a list of texts, not "x"',
+        'write aliases = ["...", "..."]',
+    ),
+    "unknown start": (
+        '[tables.users]\nstart = "soon"',
+        'tables.users.start: unknown start "soon"',
+        "use earliest, latest or a timestamp such as",
+    ),
+    "start without a time zone": (
+        "[tables.users]\nstart = 2024-05-31T12:00:00",
+        "tables.users.start: is not a timestamp with a time zone",
+        "end the timestamp with Z or an offset such as +02:00",
+    ),
+    "start as text without a time zone": (
+        '[tables.users]\nstart = "2024-05-31T12:00:00"',
+        "tables.users.start: is not a timestamp with a time zone",
+        "end the timestamp with Z or an offset such as +02:00",
+    ),
+    "unknown column type": (
+        '[tables.users.columns]\nuserId = "string"\nage = "int"',
+        'tables.users.columns.age: unknown type "int"',
+        "use one of string, int64, double, bool",
+    ),
+    "no columns": (
+        "[tables.users]\ncolumns = {}",
+        "tables.users.columns: a table needs at least one column",
+        'add <column> = "string" under [tables.users.columns]',
+    ),
+    "column with an underscore first": (
+        '[tables.users.columns]\nuserId = "string"\n_id = "int64"',
+        "tables.users.columns._id: the name is reserved",
+        "leave it out",
+    ),
+    "column named ts": (
+        '[tables.users.columns]\nuserId = "string"\nTs = "int64"',
+        "tables.users.columns.Ts: the name is reserved",
+        "leave it out",
+    ),
+    "illegal column name": (
+        '[tables.users.columns]\nuserId = "string"\n"a b" = "int64"',
+        'tables.users.columns.a b: "a b" is not a name',
+        "use letters, digits and _",
+    ),
+    "columns that differ in case": (
+        '[tables.users.columns]\nuserId = "string"\nuserid = "string"',
+        'tables.users.columns.userid: differs from "userId" only in case',
+        "leave one of them out",
+    ),
+    "tables that differ in case": (
+        '[tables.Users]\ntopic = "x"\npublish = "x"\ncolumns = { userId = "string" }',
+        'tables.Users: the name "Users" is taken by tables.users',
+        "choose another name",
+    ),
+    "name published twice": (
+        '[tables.users]\npublish = "Accounts_UI"',
+        'tables.accounts.publish: the name "accounts_ui" is taken by tables.users.publish',
+        "choose another name",
+    ),
+    "alias taken": (
+        '[tables.users]\naliases = ["final_ui"]',
+        'views.final_ui: the name "final_ui" is taken by tables.users.aliases',
+        "choose another name",
+    ),
+    "alias given twice": (
+        '[views.final_ui]\naliases = ["x", "X"]',
+        'views.final_ui.aliases: the name "X" is taken by views.final_ui.aliases',
+        "choose another name",
+    ),
+    "status table": (
+        '[tables.users]\npublish = "Generations"',
+        'tables.users.publish: the name "Generations" is taken by a status table',
+        "choose another name",
+    ),
+    "unknown view key": (
+        "[views.final_ui]\nkey = 1",
+        "views.final_ui.key: unknown key",
+        "use one of join, left, right",
+    ),
+    "unknown join": (
+        '[views.final_ui]\njoin = "outer"',
+        'views.final_ui.join: unknown join "outer"',
+        "use one of inner, join, left, left_outer, natural, asof, aj",
+    ),
+    "lookback of another join": (
+        "[views.final_ui]\nlookback_seconds = 5",
+        "views.final_ui.lookback_seconds: a left join has none",
+        'remove it, or use join = "asof"',
+    ),
+    "unknown table of a view": (
+        '[views.final_ui]\nleft = "user"',
+        'views.final_ui.left: there is no table "user"',
+        'did you mean "users"?',
+    ),
+    "view of one table": (
+        '[views.final_ui]\nleft = "accounts"',
+        "views.final_ui.right: is the same table as left",
+        "name another table",
+    ),
+    "unknown key of a view": (
+        '[views.final_ui]\non = "age"',
+        'views.final_ui.on: "age" is not a column of tables.accounts',
+        "use one of userId, accountType, balance",
+    ),
+    "keys of two types": (
+        '[tables.accounts.columns]\nuserId = "int64"',
+        'views.final_ui.on: "userId" is string on the left and int64 on the right',
+        "give tables.users.columns and tables.accounts.columns the same type for it",
+    ),
+    "clash of joined columns": (
+        '[tables.users.columns]\nuserId = "string"\nAccounts_ts = "int64"',
+        'views.final_ui.right: the joined columns would have "accounts_ts" twice',
+        "leave the column out of tables.users or tables.accounts, or name the table otherwise",
+    ),
+    "unknown pipeline key": (
+        "[pipeline]\nmastr = 1",
+        "pipeline.mastr: unknown key",
+        'did you mean "master"?',
+    ),
+    "count as text": (
+        '[pipeline]\nmax_records_per_batch = "10"',
+        'pipeline.max_records_per_batch: must be a whole number from 1 on, not "10"',
+        "write max_records_per_batch = 1 or more",
+    ),
+    "count of zero": (
+        "[pipeline]\nshuffle_partitions = 0",
+        "pipeline.shuffle_partitions: must be a whole number from 1 on, not 0",
+        "write shuffle_partitions = 1 or more",
+    ),
+    "count as boolean": (
+        "[pipeline]\nshuffle_partitions = true",
+        "pipeline.shuffle_partitions: must be a whole number from 1 on, not true",
+        "write shuffle_partitions = 1 or more",
+    ),
+    "list as a property": (
+        "[kafka]\nclient.id = [1]",
+        "kafka.client.id: must be text, a number or a boolean, not a list",
+        "write it as text",
+    ),
+    "kafka name with underscores": (
+        '[kafka]\nbootstrap_servers = "h:1"',
+        "kafka.bootstrap_servers: unknown key",
+        'did you mean "bootstrap.servers"',
+    ),
+    "empty bootstrap servers": (
+        '[kafka]\nbootstrap.servers = ""',
+        "kafka.bootstrap.servers: is empty",
+        "remove it to have a broker started",
+    ),
+    "unknown offset reset": (
+        '[kafka]\nauto.offset.reset = "none"',
+        'kafka.auto.offset.reset: unknown start "none"',
+        "use earliest or latest, or set start for each table",
+    ),
+    "missing properties file": (
+        '[kafka]\nproperties_file = "absent"',
+        'kafka.properties_file: cannot read the file "absent" (No such file or directory)',
+        "put it there, or correct the path",
+    ),
+    "missing variable": (
+        '[kafka]\nsasl.jaas.config = "${env:ABSENT}"',
+        "kafka.sasl.jaas.config: the environment variable ABSENT is not set",
+        "set ABSENT",
+    ),
+    "missing file": (
+        '[tables.users]\naliases = ["${file:absent}"]',
+        'tables.users.aliases: cannot read the file "absent" (No such file or directory)',
+        "put it there, or correct the path",
+    ),
+    "not TOML": ("[tables", "livetables.toml: ", "correct the TOML there"),
+}
+
+
+@pytest.mark.parametrize(("toml", "problem", "cure"), ERRORS.values(), ids=ERRORS.keys())
+def test_an_error_names_its_key_and_its_cure(tmp_path: Path, toml: str, problem: str, cure: str) -> None:
+    error = failure(tmp_path, toml, HERE="/somewhere")
+    assert problem in error.problem
+    assert cure in error.cure
+
+
+def test_a_properties_file_with_a_malformed_escape_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "client.properties").write_text("client.id=\\u12", encoding="utf-8")
+    error = failure(tmp_path, '[kafka]\nproperties_file = "client.properties"')
+    assert error.problem.startswith('kafka.properties_file: "client.properties" has a \\u escape')
+    assert error.cure == "write \\uXXXX, or \\\\ for a backslash"
+
+
+def test_a_secret_file_that_is_not_text_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "pw").write_bytes(b"\xff")
+    error = failure(tmp_path, '[kafka]\nssl.key.password = "${file:pw}"')
+    assert error.problem == 'kafka.ssl.key.password: cannot read the file "pw" (not UTF-8 text)'
+
+
+def test_a_configuration_file_that_is_not_text_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "livetables.toml"
+    path.write_bytes(b"\xff")
+    with pytest.raises(ConfigError, match=r"livetables\.toml: not UTF-8 text\n  cure: save it as UTF-8"):
+        load_config(path, {})
+
+
+def test_a_missing_configuration_file_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"absent\.toml: No such file or directory\n  cure: give the path"):
+        load_config(tmp_path / "absent.toml", {})
+
+
+def test_all_problems_of_a_file_are_told_at_once(tmp_path: Path) -> None:
+    error = failure(tmp_path, '[tables.users]\ntopc = "x"\n[pipeline]\nshuffle_partitions = 0')
+    assert error.problem.startswith("2 settings do not fit")
+    assert 'tables.users.topc: unknown key; did you mean "topic"?' in error.problem
+    assert "pipeline.shuffle_partitions: must be a whole number from 1 on, not 0; write" in error.problem
+    assert error.cure == "mend each as its line says"
+
+
+def test_an_unknown_variable_names_the_one_that_is_near() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(None, {"LIVETABLES_TABLES_USER_TOPIC": "s3cret"})
+    assert caught.value.problem == "LIVETABLES_TABLES_USER_TOPIC: unknown setting in the environment"
+    assert caught.value.cure == 'did you mean "LIVETABLES_TABLES_USERS_TOPIC"?'
+
+
+def test_a_number_in_the_environment_that_is_none_is_an_error_with_its_key() -> None:
+    with pytest.raises(ConfigError, match=r"pipeline\.shuffle_partitions: must be a whole number"):
+        load_config(None, {"LIVETABLES_PIPELINE_SHUFFLE_PARTITIONS": "four"})
+
+
+# Secrets
+
+SECRETS = st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=12).map("Zq".__add__)
+# Settings that take a reference, whether the text fits there or not.
+PLACES = [
+    "[kafka]\nclient.id = {}",
+    "[kafka]\nbootstrap.servers = {}",
+    "[kafka]\nauto.offset.reset = {}",
+    "[kafka]\nproperties_file = {}",
+    "[tables.users]\ntopic = {}",
+    "[tables.users]\npublish = {}",
+    "[tables.users]\npublish = {0}\naliases = [{0}]",
+    "[tables.users]\nstart = {}",
+    "[tables.users]\nunknown = {}",
+    "[tables.users.columns]\nuserId = {}",
+    "[views.final_ui]\njoin = {}",
+    "[views.final_ui]\nleft = {}",
+    "[views.final_ui]\non = {}",
+    "[views.final_ui]\nlookback_seconds = {}",
+    "[pipeline]\nmaster = {}",
+    "[pipeline]\ncheckpoint_directory = {}",
+    "[pipeline]\nshuffle_partitions = {}",
+    "[pipeline.spark]\nspark.app.name = {}",
+    "presets = [{}]",
+    "presets = {}",
+]
+
+
+def everything_shown(path: Path | None, environ: dict[str, str]) -> str:
+    """All texts that loading a configuration can put before somebody's eyes."""
+    try:
+        config = load_config(path, environ)
+    except ConfigError as error:
+        return f"{error} {error!r} {error.problem} {error.cure}"
+    return f"{config} {config!r} {dataclasses.asdict(config)} {config.kafka.redacted()} {describe(config)}"
+
+
+@pytest.mark.parametrize("place", PLACES)
+@settings(deadline=None)
+@given(secret=SECRETS)
+def test_a_referenced_value_is_never_shown(tmp_path_factory: pytest.TempPathFactory, place: str, secret: str) -> None:
+    path = tmp_path_factory.mktemp("config") / "livetables.toml"
+    path.write_text(place.format('"a${env:PW}z"'), encoding="utf-8")
+    assert secret not in everything_shown(path, {"PW": secret})
+
+
+@settings(deadline=None)
+@given(secret=SECRETS)
+def test_a_secret_kafka_property_from_the_environment_is_never_shown(secret: str) -> None:
+    assert secret not in everything_shown(None, {"LIVETABLES_KAFKA_SASL_JAAS_CONFIG": secret})
+
+
+@settings(deadline=None)
+@given(secret=SECRETS)
+def test_the_value_of_an_unknown_variable_is_never_shown(secret: str) -> None:
+    assert secret not in everything_shown(None, {"LIVETABLES_KAFKASASL_JAAS_CONFIG": secret})
+
+
+@pytest.mark.parametrize(
+    "place", ["password = {}", "[kafka]\npass_word = {}", "[kafka]\nssl.key.password = [{}]", "[pipeline]\nkey = {}"]
+)
+def test_a_secret_in_the_wrong_place_is_never_shown(tmp_path: Path, place: str) -> None:
+    assert "s3cret" not in str(failure(tmp_path, place.format('"s3cret"')))
+
+
+def test_a_secret_spark_setting_is_known_by_its_name(tmp_path: Path) -> None:
+    config = load(tmp_path, '[pipeline.spark]\nspark.hadoop.fs.s3a.secret.key = "s3cret"')
+    assert config.pipeline.spark["spark.hadoop.fs.s3a.secret.key"] == "s3cret"
+    assert "s3cret" not in repr(config) + describe(config)
+
+
+def test_a_topic_by_reference_is_still_its_real_text(tmp_path: Path) -> None:
+    config = load(tmp_path, '[tables.users]\ntopic = "${env:TOPIC}"', TOPIC="user_v2")
+    assert f"{config.spec.table('users').topic}" == "user_v2"
+
+
+# Description
+
+
+def test_a_description_loads_again_as_the_same_configuration(tmp_path: Path) -> None:
+    toml = """
+        presets = ["default", "asof"]
+        [kafka]
+        bootstrap.servers = "host:9092"
+        retries = 3
+        [tables.users]
+        start = 2024-05-31T12:00:00+02:00
+        [views.user_account]
+        lookback_seconds = 60
+        aliases = ["both", "joined"]
+        [pipeline]
+        shuffle_partitions = 4
+        spark = { "spark.executor.memory" = "2g", "say" = 'a "quoted" \\ word' }
+    """
+    config = load(tmp_path, toml)
+    assert load(tmp_path, describe(config)) == config
+
+
+def test_a_description_says_what_is_ignored() -> None:
+    text = describe(load_config(None, {"LIVETABLES_KAFKA_ENABLE_AUTO_COMMIT": "true"}))
+    assert "# ignored: enable.auto.commit" in text
+
+
+def test_a_description_shows_that_there_is_a_secret() -> None:
+    text = describe(load_config(None, {"LIVETABLES_KAFKA_SSL_KEY_PASSWORD": "s3cret"}))
+    assert '"ssl.key.password" = "<redacted>"' in text

@@ -630,3 +630,16 @@ def test_a_description_says_what_is_ignored() -> None:
 def test_a_description_shows_that_there_is_a_secret() -> None:
     text = describe(load_config(None, {"LIVETABLES_KAFKA_SSL_KEY_PASSWORD": "s3cret"}))
     assert '"ssl.key.password" = "<redacted>"' in text
+
+
+# What the documentation shows
+
+
+def test_the_example_in_the_readme_is_a_configuration(tmp_path: Path) -> None:
+    readme = (Path(__file__).parent.parent / "README.md").read_text()
+    example = readme.split("```toml\n")[1].split("```")[0]
+    (tmp_path / "jaas.conf").write_text("secret")
+    (tmp_path / "livetables.toml").write_text(example)
+    config = load_config(tmp_path / "livetables.toml", {})
+    assert [view.name for view in config.spec.views] == ["orders_by_city"]
+    assert config.kafka.client_properties()["sasl.jaas.config"] == "secret"

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from livetables.spec import JoinType
 from livetables.up.broker import Broker
@@ -107,6 +108,10 @@ def test_a_killed_driver_resumes_on_a_cluster(broker: Broker, tmp_path: Path) ->
     check_convergence(stage, tmp_path, master)
 
 
+def wait_for_batch(query: StreamingQuery) -> None:
+    wait_until(lambda: bool(query.status["isTriggerActive"]), "a batch is under way")
+
+
 @pytest.mark.spark
 @pytest.mark.kafka
 def test_a_query_stopped_in_the_middle_of_batches_resumes(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
@@ -118,7 +123,7 @@ def test_a_query_stopped_in_the_middle_of_batches_resumes(spark: SparkSession, b
     for _ in range(6):
         query = stage.start(spark, ALL_JOINS, tmp_path, sink)
         stage.send(random_records(chance, 60))
-        wait_until(lambda q=query: q.status["isTriggerActive"], "a batch is under way")
+        wait_for_batch(query)
         time.sleep(chance.random() * 0.3)  # not a wait: where in the batch it is stopped is what is random
         query.stop()
     query = stage.start(spark, ALL_JOINS, tmp_path, sink)

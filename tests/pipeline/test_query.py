@@ -147,7 +147,7 @@ def test_one_query_that_fails_leaves_the_others_running(spark: SparkSession, bro
             raise RuntimeError("no")
 
     running = healthy.start(spark, ["left"], tmp_path / "healthy", sink)
-    failing = doomed.start(spark, ["left"], tmp_path / "doomed", RefusingSink())
+    failing = doomed.start(spark, ["left"], tmp_path / "doomed", RefusingSink(), generation="doomed")
     try:
         doomed.send([user("u1")])
         assert refused.wait(60)

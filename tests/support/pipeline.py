@@ -81,12 +81,19 @@ class Stage:
         return preset_spec(self.topics["users"], self.topics["accounts"], joins)
 
     def start(
-        self, spark: SparkSession, joins: Sequence[JoinType], checkpoint: Path, sink: Sink, max_records: int = 10_000
+        self,
+        spark: SparkSession,
+        joins: Sequence[JoinType],
+        checkpoint: Path,
+        sink: Sink,
+        *,
+        generation: str = GENERATION,
+        max_records: int = 10_000,
     ) -> StreamingQuery:
         return start_generation(
             spark,
             self.spec(joins),
-            generation=GENERATION,
+            generation=generation,
             kafka_properties={"bootstrap.servers": self.bootstrap},
             checkpoint=checkpoint,
             sink=sink,

@@ -13,6 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from rich.console import Console, Group
@@ -56,11 +58,15 @@ class TickerSink:
         for changes in batch.changes:
             self.changes[changes.table] += changes.upserts.num_rows
             if changes.table == VIEW:
-                shown = changes.upserts.slice(max(0, changes.upserts.num_rows - ROWS_SHOWN)).to_pylist()
-                self.rows.extendleft(shown)
-                times = [row["accounts_ts"] for row in shown if row["accounts_ts"] is not None]
-                if times:
-                    self.latest_delay_ms = (now - max(times)).total_seconds() * 1000
+                self._remember(changes.upserts, now)
+
+    def _remember(self, upserts: pa.Table, now: datetime) -> None:
+        """The last joined rows of a batch, or of rows without a match where there are no others."""
+        joined = upserts.filter(pc.is_valid(upserts["accounts_ts"]))
+        shown = joined if joined.num_rows else upserts
+        self.rows.extendleft(shown.slice(max(0, shown.num_rows - ROWS_SHOWN)).to_pylist())
+        if joined.num_rows:
+            self.latest_delay_ms = (now - pc.max(joined["accounts_ts"]).as_py()).total_seconds() * 1000
 
     def publish(self, generation: str) -> None:
         """There is one generation only."""

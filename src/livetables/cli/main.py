@@ -86,3 +86,7 @@ def _run(arguments: list[str]) -> int:
         parser.print_help(sys.stderr)
         return EXIT_ERROR
     return chosen.run(parsed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,9 +22,10 @@ import pyarrow.compute as pc
 from livetables.change import TableChanges, TableShape
 from livetables.pipeline.dead_letter import readable, reason
 from livetables.pipeline.join import match_streams
-from livetables.spec import GenerationSpec, JoinType, Table, View, joined_columns, record_position
+from livetables.spec import GenerationSpec, JoinedColumn, JoinType, Table, View, joined_columns, record_position
 
 DEAD_LETTERS = "dead_letters"
+NO_DELETES = pa.table({})
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 ARROW_TYPES: dict[str, pa.DataType] = {
@@ -65,13 +66,13 @@ def shapes(spec: GenerationSpec) -> tuple[TableShape, ...]:
 
 def changes(collected: pa.Table, spec: GenerationSpec) -> tuple[TableChanges, ...]:
     """The changes of a micro-batch, collected from the tagged union of `join`, to the tables that it changes."""
-    streams = {name: _stream(collected, name) for name in collected.column_names}
-    rows = {table.name: _rows(streams[table.name]) for table in spec.tables}
-    matches = {view: streams[stream.name] for view, stream in match_streams(spec).items()}
+    records = {table.name: _stream(collected, table.name) for table in spec.tables}
+    rows = {table.name: _rows(table, records[table.name]) for table in spec.tables}
+    streams = match_streams(spec)
     changed = [
-        *(_upserts(table.publish, _table_schema(table), rows[table.name]) for table in spec.tables),
-        *(_view_changes(view, spec, rows, matches[view.name]) for view in spec.views),
-        _dead_letters(spec, streams),
+        *(TableChanges(table.publish, rows[table.name], NO_DELETES) for table in spec.tables),
+        *(_view_changes(view, spec, rows, _stream(collected, streams[view.name].name)) for view in spec.views),
+        _dead_letters(spec, records),
     ]
     return tuple(change for change in changed if change.upserts.num_rows or change.deletes.num_rows)
 
@@ -80,9 +81,9 @@ def unknown_fields(collected: pa.Table, spec: GenerationSpec) -> dict[str, dict[
     """How many rows of a micro-batch had each field that is no column, by table and field."""
     counted = {}
     for table in spec.tables:
-        names = _stream(collected, table.name)["_unknown"].drop_null()
-        if len(names):
-            counted[table.name] = dict(Counter(pc.list_flatten(names).to_pylist()))
+        names = _stream(collected, table.name).field("_unknown")
+        if names.null_count < len(names):
+            counted[table.name] = dict(Counter(names.flatten().to_pylist()))
     return counted
 
 
@@ -98,61 +99,62 @@ def _view_shape(view: View, spec: GenerationSpec) -> TableShape:
     return TableShape(view.name, schema, VIEW_KEYS[view.join], version.get(view.join, ()), view.aliases)
 
 
-def _stream(collected: pa.Table, name: str) -> pa.Table:
+def _stream(collected: pa.Table, name: str) -> pa.StructArray:
     """The rows of one stream of the tagged union: those whose struct is filled."""
-    column = collected[name]
-    chunks = [
-        chunk if chunk.null_count == 0 else chunk.filter(chunk.is_valid())
-        for chunk in column.chunks
-        if chunk.null_count < len(chunk)
-    ]
-    return pa.Table.from_batches(
-        [pa.RecordBatch.from_struct_array(chunk) for chunk in chunks], schema=pa.schema(list(column.type))
-    )
+    chunks = [chunk for chunk in collected[name].chunks if chunk.null_count < len(chunk)]
+    filled = [chunk if chunk.null_count == 0 else chunk.filter(chunk.is_valid()) for chunk in chunks]
+    return pa.chunked_array(filled, type=collected[name].type).combine_chunks()
 
 
-def _rows(records: pa.Table) -> pa.Table:
-    """The records that are rows."""
-    dead = records["_dead"]
-    return records if dead.null_count == len(dead) else records.filter(dead.is_null())
+def _rows(table: Table, records: pa.StructArray) -> pa.Table:
+    """The records that are rows, in the table's columns."""
+    dead = records.field("_dead")
+    alive = records if dead.null_count == len(dead) else records.filter(dead.is_null())
+    schema = _table_schema(table)
+    return pa.table([_value(alive.field("_row"), column) for column in schema.names], schema=schema)
 
 
-def _upserts(name: str, schema: pa.Schema, rows: pa.Table, deletes: pa.Table | None = None) -> TableChanges:
-    upserts = rows.select(schema.names).cast(schema)
-    return TableChanges(name, upserts, pa.table({}) if deletes is None else deletes)
+def _value(rows: pa.StructArray, column: str) -> pa.Array:
+    """A column of `_row` structs: one of a record's own two, or one of its fields."""
+    return rows.field(column) if column in ("ts", "_id") else rows.field("fields").field(column)
 
 
-def _view_changes(view: View, spec: GenerationSpec, rows: Mapping[str, pa.Table], matches: pa.Table) -> TableChanges:
+def _view_changes(
+    view: View, spec: GenerationSpec, rows: Mapping[str, pa.Table], stream: pa.StructArray
+) -> TableChanges:
     shape = _view_shape(view, spec)
+    sides = {"left": stream.field("l"), "right": stream.field("r")}
+    columns = joined_columns(spec.table(view.left), spec.table(view.right), view.on)
+    matches = pa.table([_value(sides[column.side], column.source) for column in columns], schema=shape.schema)
     if view.join == "inner":
-        return _upserts(view.name, shape.schema, matches)
+        return TableChanges(view.name, matches, NO_DELETES)
     side = "right" if view.join == "asof" else "left"
-    side_id = f"_{side}_id"
     own_rows = rows[view.right if side == "right" else view.left]
     if view.join == "asof":
-        matches = _latest_per_row(_asof_pairs(view, matches), side_id, shape.version)
-    is_matched = pc.is_in(own_rows["_id"], value_set=pc.unique(matches[side_id]))
-    unmatched = _unmatched_rows(view, spec, side, own_rows.filter(pc.invert(is_matched)))
-    upserts = pa.concat_tables([matches.select(shape.schema.names).cast(shape.schema), unmatched])
+        matches = _latest_per_row(_asof_pairs(view, matches), "_right_id", shape.version)
+    matched_ids = pc.unique(matches[f"_{side}_id"])
+    unmatched = own_rows.filter(pc.invert(pc.is_in(own_rows["_id"], value_set=matched_ids)))
+    upserts = pa.concat_tables([matches, _unmatched_rows(view, shape, columns, side, unmatched)])
     if view.join != "left":
-        return _upserts(view.name, shape.schema, upserts)
+        return TableChanges(view.name, upserts, NO_DELETES)
     # A left row of this very batch was never shown without its pair.
-    shown_before = pc.invert(pc.is_in(matches["_left_id"], value_set=own_rows["_id"].combine_chunks()))
-    superseded = pc.unique(matches["_left_id"].filter(shown_before))
-    nulls = pa.nulls(len(superseded), pa.int64())
-    return _upserts(view.name, shape.schema, upserts, pa.table([superseded, nulls], schema=shape.key_schema))
+    is_new = pc.is_in(matched_ids, value_set=own_rows["_id"].combine_chunks())
+    superseded = matched_ids.filter(pc.invert(is_new))
+    deletes = pa.table([superseded, pa.nulls(len(superseded), pa.int64())], schema=shape.key_schema)
+    return TableChanges(view.name, upserts, deletes)
 
 
-def _unmatched_rows(view: View, spec: GenerationSpec, side: str, own_rows: pa.Table) -> pa.Table:
+def _unmatched_rows(
+    view: View, shape: TableShape, columns: Sequence[JoinedColumn], side: str, own_rows: pa.Table
+) -> pa.Table:
     """Rows of the side that a view keeps, with nulls for the other side. The key column comes from whichever it is."""
-    columns = joined_columns(spec.table(view.left), spec.table(view.right), view.on)
     arrays = [
-        own_rows[column.source].cast(ARROW_TYPES[column.type])
+        own_rows[column.source]
         if column.side == side or column.name == view.on
-        else pa.nulls(own_rows.num_rows, ARROW_TYPES[column.type])
+        else pa.nulls(own_rows.num_rows, shape.schema.field(column.name).type)
         for column in columns
     ]
-    return pa.table(arrays, names=[column.name for column in columns])
+    return pa.table(arrays, schema=shape.schema)
 
 
 def _asof_pairs(view: View, pairs: pa.Table) -> pa.Table:
@@ -173,24 +175,25 @@ def _latest_per_row(matches: pa.Table, row_id: str, version: tuple[str, ...]) ->
     return matches.take(ordered.filter(pa.array(is_last)))
 
 
-def _dead_letters(spec: GenerationSpec, streams: Mapping[str, pa.Table]) -> TableChanges:
+def _dead_letters(spec: GenerationSpec, records: Mapping[str, pa.StructArray]) -> TableChanges:
     letters = [
         _dead_letter(table, record)
         for table in spec.tables
-        for record in streams[table.name].filter(streams[table.name]["_dead"]).select(["_id", "ts", "_raw"]).to_pylist()
+        for record in records[table.name].filter(records[table.name].field("_dead").is_valid()).to_pylist()
     ]
-    return TableChanges(DEAD_LETTERS, pa.Table.from_pylist(letters, schema=DEAD_LETTER_SCHEMA), pa.table({}))
+    return TableChanges(DEAD_LETTERS, pa.Table.from_pylist(letters, schema=DEAD_LETTER_SCHEMA), NO_DELETES)
 
 
 def _dead_letter(table: Table, record: Mapping[str, Any]) -> dict[str, Any]:
-    partition, offset = record_position(record["_id"])
+    row, raw = record["_row"], record["_raw"]
+    partition, offset = record_position(row["_id"])
     return {
-        "_id": record["_id"],
+        "_id": row["_id"],
         "source": table.publish,
         "topic": table.topic,
         "partition": partition,
         "offset": offset,
-        "ts": record["ts"],
-        "reason": reason(record["_raw"], table),
-        "raw": readable(record["_raw"]),
+        "ts": row["ts"],
+        "reason": reason(raw, table),
+        "raw": readable(raw),
     }

@@ -2,8 +2,9 @@
 
 The DataFrame is a tagged union. It has one struct column per stream, and each row fills exactly one of them:
 
-- every table is a stream of its parsed records;
-- every `MatchStream` is a stream of joined rows. Views that join the same tables on the same column share one.
+- every table is a stream of its parsed records, as `parse` makes them;
+- every `MatchStream` is a stream of matched rows `l` and `r`. Views that join the same tables on the same column share
+  one.
 
 There are two kinds of match streams, and neither emits a row without a match: an outer join would hold it back until a
 watermark passes. The row without a match is the table's own row, which the changelog shows until a match arrives.
@@ -22,10 +23,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from livetables.spec import GenerationSpec, Table, View, joined_columns
+from livetables.spec import GenerationSpec, Table, View
 
 
 @dataclass(frozen=True)
@@ -67,56 +68,68 @@ def join(parsed: Mapping[str, DataFrame], spec: GenerationSpec) -> DataFrame:
     """The tagged union of all streams of a generation, from the parsed records of each table."""
     streams = {stream.name: stream for stream in match_streams(spec).values()}
     keyed = {
-        (table.name, stream.on): parsed[table.name].repartition(F.col(stream.on))
+        (table.name, stream.on): _by_key(parsed[table.name], stream.on)
         for stream in streams.values()
         for table in (stream.left, stream.right)
     }
-    rows = {table: frame for (table, _), frame in reversed(keyed.items())}
-    tagged = [(table.name, rows.get(table.name, parsed[table.name])) for table in spec.tables]
+    by_first_key = {table: records for (table, _), records in reversed(keyed.items())}
+    without_key = F.lit(None).cast("string").alias("_key")
+    tagged = {
+        table.name: by_first_key.get(table.name, parsed[table.name].select("*", without_key)).select(
+            "_key", F.struct("_row", "_dead", "_raw", "_unknown").alias(table.name)
+        )
+        for table in spec.tables
+    }
     for name, stream in streams.items():
-        left = _joinable(keyed[stream.left.name, stream.on], stream.left, stream.on)
-        right = _joinable(keyed[stream.right.name, stream.on], stream.right, stream.on)
-        tagged.append((name, _latest(stream, left, right) if stream.latest else _pairs(stream, left, right)))
-    structs = [frame.select(F.struct(*frame.columns).alias(name)) for name, frame in tagged]
-    return reduce(lambda union, frame: union.unionByName(frame, allowMissingColumns=True), structs)
+        left, right = (keyed[table.name, stream.on] for table in (stream.left, stream.right))
+        matches = _latest(left, right) if stream.latest else _pairs(stream, left, right)
+        tagged[name] = matches.select("_key", F.struct("l", "r").alias(name))
+    return _tagged_union(tagged)
 
 
-def _joinable(records: DataFrame, table: Table, on: str) -> DataFrame:
-    """The rows of a table that can match: not dead, and with a key."""
-    alive = records.filter(F.col("_dead").isNull() & F.col(on).isNotNull())
-    return alive.select("_id", "ts", *(column.name for column in table.columns))
+def _by_key(records: DataFrame, on: str) -> DataFrame:
+    """Records partitioned by what they are joined on; null where nothing may match."""
+    key = F.when(F.col("_dead").isNull(), F.col(f"_row.fields.{on}")).alias("_key")
+    return records.select(key, "_row", "_dead", "_raw", "_unknown").repartition(F.col("_key"))
+
+
+def _tagged_union(tagged: Mapping[str, DataFrame]) -> DataFrame:
+    """All rows of all streams, each in the struct of its stream, the others null.
+
+    The key stays beside the structs: by it Spark sees that the streams are partitioned alike, and gives each partition
+    one task for all of them instead of one for each.
+    """
+    structs = {name: frame.schema[name].dataType for name, frame in tagged.items()}
+
+    def aligned(name: str, frame: DataFrame) -> DataFrame:
+        others = {other: F.lit(None).cast(struct).alias(other) for other, struct in structs.items()}
+        return frame.select("_key", *(F.col(f"`{name}`") if other == name else null for other, null in others.items()))
+
+    return reduce(DataFrame.union, (aligned(name, frame) for name, frame in tagged.items()))
 
 
 def _pairs(stream: MatchStream, left: DataFrame, right: DataFrame) -> DataFrame:
-    if stream.lookback_seconds is not None:
-        # Both sides must bound how late they may be, or Spark keeps their state for ever.
-        delay = f"{stream.lookback_seconds} seconds"
-        left, right = left.withWatermark("ts", delay), right.withWatermark("ts", delay)
-    condition = F.col(f"l.{stream.on}") == F.col(f"r.{stream.on}")
+    left = left.filter(F.col("_key").isNotNull()).select("_key", F.col("_row").alias("l"))
+    right = right.filter(F.col("_key").isNotNull()).select(F.col("_key").alias("_right_key"), F.col("_row").alias("r"))
+    condition = F.col("_key") == F.col("_right_key")
     if stream.asof:
         condition &= F.col("l.ts") <= F.col("r.ts")
     if stream.lookback_seconds is not None:
-        condition &= F.col("l.ts") >= F.col("r.ts") - F.expr(f"INTERVAL {stream.lookback_seconds} SECONDS")
-    return left.alias("l").join(right.alias("r"), condition, "inner").select(*_joined(stream))
+        # Both sides must bound how late they may be, or Spark keeps their state for ever.
+        delay = f"{stream.lookback_seconds} seconds"
+        left = left.withColumn("_left_ts", F.col("l.ts")).withWatermark("_left_ts", delay)
+        right = right.withColumn("_right_ts", F.col("r.ts")).withWatermark("_right_ts", delay)
+        condition &= F.col("_left_ts") >= F.col("_right_ts") - F.expr(f"INTERVAL {stream.lookback_seconds} SECONDS")
+        condition &= F.col("_left_ts") <= F.col("_right_ts")
+    return left.join(right, condition, "inner").select("_key", "l", "r")
 
 
-def _latest(stream: MatchStream, left: DataFrame, right: DataFrame) -> DataFrame:
-    # The id comes second, so that the greatest struct is the latest record, and a tie never reaches further.
-    order = ["ts", "_id"]
-    left_fields = ["_id", "ts", *(column.name for column in stream.left.columns)]
-    right_fields = [*order, *(column.name for column in stream.right.columns)]
-    key = F.col(stream.on).alias("_key")
-    both = left.select(key, F.struct(*left_fields).alias("l")).unionByName(
-        right.select(key, F.struct(*right_fields).alias("r")), allowMissingColumns=True
+def _latest(left: DataFrame, right: DataFrame) -> DataFrame:
+    no_row_of = {name: F.lit(None).cast(frame.schema["_row"].dataType) for name, frame in (("l", left), ("r", right))}
+    both = left.select("_key", F.col("_row").alias("l"), no_row_of["r"].alias("r")).union(
+        right.select("_key", no_row_of["l"].alias("l"), F.col("_row").alias("r"))
     )
-    latest = both.groupBy("_key").agg(F.collect_list("l").alias("lefts"), F.max("r").alias("r"))
-    matched = latest.filter(F.col("r").isNotNull()).select(F.explode("lefts").alias("l"), "r")
-    return matched.select(*_joined(stream))
-
-
-def _joined(stream: MatchStream) -> list[Column]:
-    """The view's columns from the sides `l` and `r`."""
-    return [
-        F.col(f"{column.side[0]}.{column.source}").alias(column.name)
-        for column in joined_columns(stream.left, stream.right, stream.on)
-    ]
+    per_key = both.filter(F.col("_key").isNotNull()).groupBy("_key")
+    # A row begins with its ts and id, so the greatest is the latest, and no tie reaches further.
+    latest = per_key.agg(F.collect_list("l").alias("lefts"), F.max("r").alias("r"))
+    return latest.filter(F.col("r").isNotNull()).select("_key", F.explode("lefts").alias("l"), "r")

@@ -26,23 +26,21 @@ JSON_OPTIONS = {
 
 
 def parse(records: DataFrame, table: Table) -> DataFrame:
-    """One output row per record: `_id`, `ts`, the columns, and for what is not plain:
+    """One output row per record. Columns stay in structs on their way through Spark, which has less to do then:
 
-    - `_dead`: true for a dead letter, and `_raw` its bytes; both null for a row.
-    - `_unknown`: the names of fields that are no columns (null when there are none).
+    - `_row`: `ts`, `_id`, and `fields` with the columns
+    - `_dead`: true for a dead letter, and `_raw` its bytes; both null for a row
+    - `_unknown`: the names of fields that are no columns; null when there are none
     """
     columns = [f"`{column.name}` {SPARK_TYPES[column.type]}" for column in table.columns]
     schema = ", ".join([*columns, "_corrupt string"])
     text = records.select("_id", "ts", F.col("value").alias("_bytes"), F.col("value").cast("string").alias("_text"))
-    # inline is a barrier: a filter on the result of from_json would evaluate it a second time.
-    fields = F.inline(F.array(F.from_json("_text", schema, JSON_OPTIONS)))
+    # explode is a barrier: a filter on the result of from_json would evaluate it a second time.
+    fields = F.explode(F.array(F.from_json("_text", schema, JSON_OPTIONS))).alias("fields")
     parsed = text.select("_id", "ts", "_bytes", "_text", fields)
-    names = [column.name for column in table.columns]
     judged = parsed.withColumn("_dead", F.when(_is_dead(table), F.lit(True)))
     return judged.select(
-        "_id",
-        "ts",
-        *names,
+        F.struct("ts", "_id", "fields").alias("_row"),
         "_dead",
         F.when(F.col("_dead"), F.col("_bytes")).alias("_raw"),
         F.when(F.col("_dead").isNull(), _unknown_fields(table)).alias("_unknown"),
@@ -53,7 +51,7 @@ def _is_dead(table: Table) -> Column:
     faults = [
         F.col("_text").isNull(),
         # Without any field and without a complaint, there was no JSON at all: an empty value.
-        F.col("_corrupt").isNotNull() | (F.btrim("_text", F.lit(JSON_WHITESPACE)) == ""),
+        F.col("fields._corrupt").isNotNull() | (F.btrim("_text", F.lit(JSON_WHITESPACE)) == ""),
         ~F.call_function("is_valid_utf8", F.col("_text")),
         _has_text_after_the_object(),
         *(_is_not_a_string(column.name) for column in table.columns if column.type == "string"),
@@ -78,7 +76,7 @@ def _has_text_after_the_object() -> Column:
 
 def _is_not_a_string(name: str) -> Column:
     """True for `{"name":5}`, which from_json reads as "5": only text that starts like another JSON value can be one."""
-    value = F.col(name)
+    value = F.col(f"fields.{name}")
     starts_like_a_number = (value >= "-") & (value < ":")
     starts_like_a_container = value.startswith("{") | value.startswith("[")
     suspect = starts_like_a_number | starts_like_a_container | value.isin("true", "false")
@@ -88,7 +86,7 @@ def _is_not_a_string(name: str) -> Column:
 
 def _is_infinite(name: str) -> Column:
     """True for `{"balance":1e999}`: infinity cannot be written in JSON, so it can only be a number out of range."""
-    return F.abs(F.col(name)) == float("inf")
+    return F.abs(F.col(f"fields.{name}")) == float("inf")
 
 
 def _unknown_fields(table: Table) -> Column:
@@ -100,7 +98,7 @@ def _unknown_fields(table: Table) -> Column:
     accounted = reduce(
         lambda total, quotes_of_column: total + quotes_of_column,
         (
-            F.when(F.col(column.name).isNull(), 0).otherwise(4 if column.type == "string" else 2)
+            F.when(F.col(f"fields.{column.name}").isNull(), 0).otherwise(4 if column.type == "string" else 2)
             for column in table.columns
         ),
     )

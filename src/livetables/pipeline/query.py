@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.conversion import PandasConversionMixin
 from pyspark.sql.streaming.query import StreamingQuery
 
 from livetables.change import Batch
@@ -42,7 +44,7 @@ def start_generation(
     rows = join(parsed, spec)
 
     def deliver(batch: DataFrame, batch_id: int) -> None:
-        collected = batch.toArrow()  # 2
+        collected = _collected(batch)  # 2
         changed = changelog.changes(collected, spec)  # 3
         sink.put(Batch(generation, batch_id, changed, changelog.unknown_fields(collected, spec)))  # 4
 
@@ -54,3 +56,9 @@ def start_generation(
         .foreachBatch(deliver)
         .start()
     )
+
+
+def _collected(batch: DataFrame) -> pa.Table:
+    """What `toArrow` gives, without its last step: a cast that refuses a struct with a field that is never null."""
+    assert isinstance(batch, PandasConversionMixin)
+    return pa.Table.from_batches(batch._collect_as_arrow(empty_list_if_zero_records=False))

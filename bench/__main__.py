@@ -1,0 +1,172 @@
+"""How fast the pipeline takes a backlog, how old rows are on arrival, and how its cost grows with history.
+
+Everything runs on this machine in one go, and what is compared is compared within the run: machines are noisy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table as ScreenTable
+
+from bench.load import account, count_records, create_topics, send, steady_accounts, user
+from bench.measure import Run
+from livetables.config import load_config
+from livetables.pipeline.session import start_session
+from livetables.spec import GenerationSpec, JoinType, View
+from livetables.up.broker import Broker
+
+WORKLOADS: dict[str, JoinType | None] = {
+    "parse": None,
+    "natural": "natural",
+    "left": "left",
+    "inner": "inner",
+    "asof": "asof",
+}
+AIMS_ROWS_PER_S = {"parse": 300_000, "left": 60_000, "natural": 120_000}
+RATE = 1000
+STEADY_USERS = 1000
+SETTLE_SECONDS = 30.0  # until the JVM has compiled what plans a batch
+GROWTH_RECORDS = 200_000
+console = Console()
+
+
+def main() -> None:
+    default = load_config(None, {}).pipeline
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("--users", type=int, default=100_000)
+    parser.add_argument("--accounts", type=int, default=2_000_000)
+    parser.add_argument("--seconds", type=float, default=30.0, help="of the steady stream, for each workload")
+    parser.add_argument("--max-records-per-batch", type=int, default=default.max_records_per_batch)
+    parser.add_argument("--only", nargs="+", choices=[*WORKLOADS, "growth"], default=[*WORKLOADS, "growth"])
+    parser.add_argument("--json", type=Path, help="also write the figures here")
+    arguments = parser.parse_args()
+
+    figures: dict[str, Any] = {"cores": os.cpu_count(), "users": arguments.users, "accounts": arguments.accounts}
+    with Broker(heap_megabytes=512) as broker:
+        bootstrap = broker.bootstrap_servers
+        fill(bootstrap, "full", arguments.users, arguments.accounts)
+        fill(bootstrap, "warm", arguments.users // 5, arguments.accounts // 5)
+        spark = start_session(driver_memory_megabytes=4096)
+        try:
+            for name in WORKLOADS:
+                if name in arguments.only:
+                    figures[name] = workload(spark, bootstrap, name, arguments)
+            show_workloads(figures)
+            if "growth" in arguments.only:
+                figures["growth"] = growth(spark, bootstrap, arguments.max_records_per_batch)
+                show_growth(figures["growth"])
+        finally:
+            spark.stop()
+    if arguments.json:
+        arguments.json.write_text(json.dumps(figures, indent=2) + "\n")
+
+
+def preset(name: str, join: JoinType | None) -> GenerationSpec:
+    """The default layout on the topics that `fill` made under this name, with one view, or none: parsing alone."""
+    spec = load_config(None, {}).spec
+    tables = tuple(replace(table, topic=f"{name}-{table.topic}") for table in spec.tables)
+    return GenerationSpec(tables, () if join is None else (View("final_ui", join, "users", "accounts", "userId"),))
+
+
+def fill(bootstrap: str, name: str, users: int, accounts: int, versions: int = 1) -> None:
+    """A backlog: every version of every user, then the accounts, spread evenly over the users."""
+    create_topics(bootstrap, f"{name}-user", f"{name}-account")
+    with bar(f"filling Kafka: {name}", users * versions + accounts) as advance_to:
+        people = (user(number, version) for version in range(versions) for number in range(users))
+        send(bootstrap, f"{name}-user", people, advance_to)
+        owned = (account((number * 7919) % users, number) for number in range(accounts))
+        send(bootstrap, f"{name}-account", owned, lambda sent: advance_to(users * versions + sent))
+
+
+def workload(spark: SparkSession, bootstrap: str, name: str, arguments: argparse.Namespace) -> dict[str, float]:
+    join = WORKLOADS[name]
+    backlog_seconds(spark, bootstrap, "warm", join, arguments.max_records_per_batch, f"{name}: warming up")
+    accounts = count_records(bootstrap, "full-account")
+    with Run(spark, preset("full", join), bootstrap, arguments.max_records_per_batch) as run:
+        records = accounts + count_records(bootstrap, "full-user")
+        with bar(f"{name}: backlog", records) as advance_to:
+            seconds = run.backlog_seconds(records, advance_to)
+        with steady_accounts(bootstrap, "full-account", RATE, STEADY_USERS):
+            console.print(f"{name}: {RATE:,} rows/s for {SETTLE_SECONDS + arguments.seconds:.0f} s")
+            latency = run.latency(SETTLE_SECONDS, arguments.seconds)
+    return {
+        "backlog_rows_per_s": round(accounts / seconds),
+        "p50_ms": round(latency.p50_ms),
+        "p99_ms": round(latency.p99_ms),
+        "samples": latency.samples,
+    }
+
+
+def backlog_seconds(
+    spark: SparkSession, bootstrap: str, name: str, join: JoinType | None, max_records_per_batch: int, title: str
+) -> float:
+    records = count_records(bootstrap, f"{name}-user") + count_records(bootstrap, f"{name}-account")
+    with Run(spark, preset(name, join), bootstrap, max_records_per_batch) as run, bar(title, records) as advance_to:
+        return run.backlog_seconds(records, advance_to)
+
+
+def growth(spark: SparkSession, bootstrap: str, max_records_per_batch: int) -> dict[str, dict[int, float]]:
+    """Microseconds a record, by what the join's cost may depend on."""
+    result: dict[str, dict[int, float]] = {"natural by accounts a user": {}, "asof by versions a user": {}}
+    for accounts_a_user in (10, 100, 1000):
+        name = f"accounts-{accounts_a_user}"
+        fill(bootstrap, name, GROWTH_RECORDS // accounts_a_user, GROWTH_RECORDS)
+        seconds = backlog_seconds(spark, bootstrap, name, "natural", max_records_per_batch, f"natural: {name}")
+        result["natural by accounts a user"][accounts_a_user] = seconds / GROWTH_RECORDS * 1e6
+    for versions in (1, 3, 10, 30):
+        name = f"versions-{versions}"
+        fill(bootstrap, name, 1000, GROWTH_RECORDS // 4, versions)
+        seconds = backlog_seconds(spark, bootstrap, name, "asof", max_records_per_batch, f"asof: {name}")
+        result["asof by versions a user"][versions] = seconds / (GROWTH_RECORDS // 4) * 1e6
+    return result
+
+
+def show_workloads(figures: dict[str, Any]) -> None:
+    shown = ScreenTable(title="pipeline alone, from Kafka's timestamp to the sink", title_justify="left")
+    for heading in ("workload", "backlog rows/s", "of parse", "of aim", "p50 ms", "p99 ms"):
+        shown.add_column(heading, justify="left" if heading == "workload" else "right")
+    parse_rate = figures.get("parse", {}).get("backlog_rows_per_s")
+    for name in WORKLOADS:
+        if name in figures:
+            row = figures[name]
+            rate = row["backlog_rows_per_s"]
+            of_parse = f"{rate / parse_rate:.2f}" if parse_rate else ""
+            of_aim = f"{rate / AIMS_ROWS_PER_S[name]:.2f}" if name in AIMS_ROWS_PER_S else ""
+            shown.add_row(name, f"{rate:,}", of_parse, of_aim, str(row["p50_ms"]), str(row["p99_ms"]))
+    console.print(shown)
+
+
+def show_growth(figures: dict[str, dict[int, float]]) -> None:
+    for name, costs in figures.items():
+        least = next(iter(costs.values()))
+        console.print(name, highlight=False)
+        for size, cost in costs.items():
+            ratio = cost / least
+            console.print(
+                f"  {size:5}  {cost:8.1f} µs/account  {ratio:5.2f} times  {'█' * round(ratio * 8)}", highlight=False
+            )
+
+
+@contextmanager
+def bar(title: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A progress bar; the function it gives sets how far it is."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task(title, total=total)
+        yield lambda done: progress.update(task, completed=done)
+        progress.update(task, completed=total)
+
+
+if __name__ == "__main__":
+    main()

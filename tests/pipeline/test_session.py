@@ -1,0 +1,45 @@
+"""What a Spark session is given, as far as it can be told without starting one."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from pyspark.sql import SparkSession
+
+from livetables.pipeline.session import OPTIMIZER_RULES, cores_of
+
+
+@pytest.mark.parametrize(
+    ("master", "cores"),
+    [
+        ("local", 1),
+        ("local[3]", 3),
+        ("local[3, 2]", 3),
+        ("local[*]", os.cpu_count()),
+        ("local-cluster[2,1,2048]", 2),
+        ("local-cluster[2, 4, 2048]", 8),
+        ("spark://host:7077", None),
+    ],
+)
+def test_the_cores_of_a_master(master: str, cores: int | None) -> None:
+    assert cores_of(master) == cores
+
+
+@pytest.mark.spark
+def test_spark_has_every_rule_that_a_plan_needs_and_runs_no_other(spark: SparkSession) -> None:
+    optimizer = spark._jsparkSession.sessionState().optimizer()
+    batches = optimizer.batches()
+    kept = {
+        rule.ruleName().rpartition(".")[2]
+        for number in range(batches.size())
+        for rule in [batches.apply(number).rules().apply(i) for i in range(batches.apply(number).rules().size())]
+        if not optimizer.nonExcludableRules().contains(rule.ruleName())
+    }
+    assert kept == set(OPTIMIZER_RULES)
+
+
+@pytest.mark.spark
+def test_spark_listens_on_loopback_only(spark: SparkSession) -> None:
+    assert spark.conf.get("spark.driver.host") == "127.0.0.1"
+    assert spark.sparkContext.uiWebUrl is None

@@ -49,6 +49,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=30.0, help="of the steady stream, for each workload")
     parser.add_argument("--max-records-per-batch", type=int, default=default.max_records_per_batch)
     parser.add_argument("--only", nargs="+", choices=[*WORKLOADS, "growth"], default=[*WORKLOADS, "growth"])
+    parser.add_argument("--spark", nargs="*", default=[], metavar="NAME=VALUE", help="Spark settings to try")
     parser.add_argument("--json", type=Path, help="also write the figures here")
     arguments = parser.parse_args()
 
@@ -57,7 +58,8 @@ def main() -> None:
         bootstrap = broker.bootstrap_servers
         fill(bootstrap, "full", arguments.users, arguments.accounts)
         fill(bootstrap, "warm", arguments.users // 5, arguments.accounts // 5)
-        spark = start_session(driver_memory_megabytes=4096)
+        extra = dict(setting.split("=", 1) for setting in arguments.spark)
+        spark = start_session(driver_memory_megabytes=4096, extra=extra)
         try:
             for name in WORKLOADS:
                 if name in arguments.only:

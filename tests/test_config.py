@@ -328,6 +328,11 @@ ERRORS = {
         "tables.users.columns: a table needs at least one column",
         'add <column> = "string" under [tables.users.columns]',
     ),
+    "table with a reserved name": (
+        '[tables._key]\ntopic = "t"\ncolumns = { a = "string" }',
+        'tables._key.topic: the table\'s name "_key" is reserved',
+        "do not begin a table's name with _",
+    ),
     "column with an underscore first": (
         '[tables.users.columns]\nuserId = "string"\n_id = "int64"',
         "tables.users.columns._id: the name is reserved",

@@ -104,6 +104,8 @@ def read_spec(tables: Section, views: Section, default_start: Start, problems: P
 
 def _table(name: str, section: Section, default_start: Start) -> Table:
     section.only(TABLE_KEYS)
+    if name.startswith("_"):
+        section.add("topic", f"the table's name {quoted(name)} is reserved", "do not begin a table's name with _")
     topic = section.text("topic")
     if topic and (not TOPIC_PATTERN.fullmatch(topic) or topic in (".", "..")):
         section.add("topic", f"Kafka has no topic named {quoted(topic)}", "use 1 to 249 of A-Z a-z 0-9 . _ -")

@@ -14,7 +14,7 @@ watermark passes. The row without a match is the table's own row, which the chan
   same however many right rows its key has had.
 
 Each table is repartitioned by the join's key before all of its uses, so that Spark reuses the exchange: the topic is
-read and parsed once.
+read and parsed once (once for each key, where views join it on several).
 """
 
 from __future__ import annotations
@@ -100,10 +100,13 @@ def _tagged_union(tagged: Mapping[str, DataFrame]) -> DataFrame:
     one task for all of them instead of one for each.
     """
     structs = {name: frame.schema[name].dataType for name, frame in tagged.items()}
+    # Left to itself, Spark would make numbers of texts where keys have several types, and fail on text that is none.
+    same_type = len({frame.schema["_key"].dataType for frame in tagged.values()}) == 1
+    key = F.col("_key") if same_type else F.col("_key").cast("string").alias("_key")
 
     def aligned(name: str, frame: DataFrame) -> DataFrame:
         others = {other: F.lit(None).cast(struct).alias(other) for other, struct in structs.items()}
-        return frame.select("_key", *(F.col(f"`{name}`") if other == name else null for other, null in others.items()))
+        return frame.select(key, *(F.col(f"`{name}`") if other == name else null for other, null in others.items()))
 
     return reduce(DataFrame.union, (aligned(name, frame) for name, frame in tagged.items()))
 

@@ -51,7 +51,7 @@ def batch(spec: GenerationSpec, *rows: tuple[str, dict[str, Any]]) -> pa.Table:
 
 
 def changed(spec: GenerationSpec, collected: pa.Table) -> dict[str, TableChanges]:
-    return {changes.table: changes for changes in changelog.changes(collected, spec)}
+    return {changes.table: changes for changes in changelog.changes(changelog.untagged(collected), spec)}
 
 
 def pairs(spec: GenerationSpec, left: dict[str, Any], right: dict[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -118,7 +118,7 @@ def test_a_dead_record_is_a_letter_and_no_row() -> None:
 def test_unknown_fields_are_counted_by_table_and_name() -> None:
     spec = spec_of()
     rows = [("l", {"_row": row(n), "_unknown": names}) for n, names in enumerate([["p"], None, ["p", "q"]])]
-    assert changelog.unknown_fields(batch(spec, *rows), spec) == {"l": {"p": 2, "q": 1}}
+    assert changelog.unknown_fields(changelog.untagged(batch(spec, *rows)), spec) == {"l": {"p": 2, "q": 1}}
 
 
 @pytest.mark.parametrize("join", ["inner", "left", "asof"])

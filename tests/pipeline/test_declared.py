@@ -8,10 +8,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from livetables.config import load_config
-from livetables.pipeline.query import start_generation
 from livetables.up.broker import Broker
 from tests.support.kafka import Record, create_topic, produce, unique_topic
-from tests.support.pipeline import GENERATION, CheckingSink
+from tests.support.pipeline import GENERATION, CheckingSink, start
 
 CONFIG = """
 presets = []
@@ -40,15 +39,7 @@ def test_several_views_on_several_keys_move_in_one_query(spark: SparkSession, br
     file = tmp_path / "livetables.toml"
     file.write_text(CONFIG.format(**topics))
     sink = CheckingSink()
-    query = start_generation(
-        spark,
-        load_config(file, {}).spec,
-        generation=GENERATION,
-        kafka_properties={"bootstrap.servers": broker.bootstrap_servers},
-        checkpoint=tmp_path / "checkpoint",
-        sink=sink,
-        max_records_per_batch=1000,
-    )
+    query = start(spark, load_config(file, {}).spec, broker.bootstrap_servers, tmp_path / "checkpoint", sink)
     try:
         for table, values in RECORDS.items():
             records = [Record(topics[table], 0, value.encode(), 1000 + n) for n, value in enumerate(values)]

@@ -12,12 +12,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from livetables.change import Batch
-from livetables.pipeline.query import start_generation
 from livetables.spec import GenerationSpec, JoinType, Start
 from livetables.up.broker import Broker
 from tests.support.kafka import wait_until
 from tests.support.oracle import Side
-from tests.support.pipeline import GENERATION, CheckingSink, Stage
+from tests.support.pipeline import GENERATION, CheckingSink, Stage, start
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
@@ -76,27 +75,19 @@ class CountingSink(CheckingSink):
 
 
 @pytest.mark.parametrize(
-    ("start", "expected"),
+    ("begin", "expected"),
     [("earliest", {"old", "mid", "new"}), (datetime.fromtimestamp(2000, tz=UTC), {"mid", "new"}), ("latest", {"new"})],
     ids=["earliest", "timestamp", "latest"],
 )
 def test_a_table_starts_where_it_is_told(
-    spark: SparkSession, broker: Broker, tmp_path: Path, start: Start, expected: set[str]
+    spark: SparkSession, broker: Broker, tmp_path: Path, begin: Start, expected: set[str]
 ) -> None:
     stage = Stage.open(broker.bootstrap_servers)
     stage.send([user("old", ts=1_000_000), user("mid", ts=2_000_000)])
     spec = stage.spec([])
-    spec = GenerationSpec(tuple(replace(table, start=start) for table in spec.tables), spec.views)
+    spec = GenerationSpec(tuple(replace(table, start=begin) for table in spec.tables), spec.views)
     sink = CheckingSink()
-    query = start_generation(
-        spark,
-        spec,
-        generation=GENERATION,
-        kafka_properties={"bootstrap.servers": broker.bootstrap_servers},
-        checkpoint=tmp_path,
-        sink=sink,
-        max_records_per_batch=1000,
-    )
+    query = start(spark, spec, broker.bootstrap_servers, tmp_path, sink)
     try:
         query.processAllAvailable()
         # The start is found before the first batch, and there may be none yet to show it.
@@ -113,15 +104,7 @@ def test_a_lookback_bounds_how_old_a_match_may_be(spark: SparkSession, broker: B
     spec = stage.spec(["asof"])
     spec = GenerationSpec(spec.tables, (replace(spec.views[0], lookback_seconds=10),))
     sink = CheckingSink()
-    query = start_generation(
-        spark,
-        spec,
-        generation=GENERATION,
-        kafka_properties={"bootstrap.servers": broker.bootstrap_servers},
-        checkpoint=tmp_path,
-        sink=sink,
-        max_records_per_batch=1000,
-    )
+    query = start(spark, spec, broker.bootstrap_servers, tmp_path, sink)
     try:
         stage.send([user("u1", ts=1_000), user("u1", ts=5_000)])
         query.processAllAvailable()

@@ -52,6 +52,27 @@ class CheckingSink(MemorySink):
         super().put(batch)
 
 
+def start(
+    spark: SparkSession,
+    spec: GenerationSpec,
+    bootstrap: str,
+    checkpoint: Path,
+    sink: Sink,
+    *,
+    generation: str = GENERATION,
+    max_records: int = 10_000,
+) -> StreamingQuery:
+    return start_generation(
+        spark,
+        spec,
+        generation=generation,
+        kafka_properties={"bootstrap.servers": bootstrap},
+        checkpoint=checkpoint,
+        sink=sink,
+        max_records_per_batch=max_records,
+    )
+
+
 @dataclass
 class Stage:
     """Two topics, and everything that was sent to them."""
@@ -90,14 +111,8 @@ class Stage:
         generation: str = GENERATION,
         max_records: int = 10_000,
     ) -> StreamingQuery:
-        return start_generation(
-            spark,
-            self.spec(joins),
-            generation=generation,
-            kafka_properties={"bootstrap.servers": self.bootstrap},
-            checkpoint=checkpoint,
-            sink=sink,
-            max_records_per_batch=max_records,
+        return start(
+            spark, self.spec(joins), self.bootstrap, checkpoint, sink, generation=generation, max_records=max_records
         )
 
     def differences(self, sink: MemorySink, joins: Sequence[JoinType]) -> dict[str, tuple[list[Any], list[Any]]]:

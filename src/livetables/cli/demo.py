@@ -92,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
     with stopped_by_signals() as stop, Broker() as broker, tempfile.TemporaryDirectory() as directory:
         console.print(f"Kafka is up at {broker.bootstrap_servers}", highlight=False)
         feeding = _Feeding(broker.bootstrap_servers, arguments.rate, stop)
-        console.print("starting Spark; the first rows come in about ten seconds …")
+        console.print("starting Spark; the first rows come in about twenty seconds …")
         query, sink = _start_pipeline(config, spec, broker.bootstrap_servers, Path(directory))
         try:
             _show(console, query, sink, feeding, arguments.seconds, stop)

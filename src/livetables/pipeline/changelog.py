@@ -64,24 +64,28 @@ def shapes(spec: GenerationSpec) -> tuple[TableShape, ...]:
     )
 
 
-def changes(collected: pa.Table, spec: GenerationSpec) -> tuple[TableChanges, ...]:
-    """The changes of a micro-batch, collected from the tagged union of `join`, to the tables that it changes."""
-    records = {table.name: _stream(collected, table.name) for table in spec.tables}
-    rows = {table.name: _rows(table, records[table.name]) for table in spec.tables}
-    streams = match_streams(spec)
+def untagged(collected: pa.Table) -> dict[str, pa.StructArray]:
+    """The rows of each stream of a collected batch, by the stream's name: those whose struct is filled."""
+    return {name: _filled(collected[name]) for name in collected.column_names if name != "_key"}
+
+
+def changes(streams: Mapping[str, pa.StructArray], spec: GenerationSpec) -> tuple[TableChanges, ...]:
+    """The changes of a micro-batch to the tables that it changes."""
+    rows = {table.name: _rows(table, streams[table.name]) for table in spec.tables}
+    matches = match_streams(spec)
     changed = [
         *(TableChanges(table.publish, rows[table.name], NO_DELETES) for table in spec.tables),
-        *(_view_changes(view, spec, rows, _stream(collected, streams[view.name].name)) for view in spec.views),
-        _dead_letters(spec, records),
+        *(_view_changes(view, spec, rows, streams[matches[view.name].name]) for view in spec.views),
+        _dead_letters(spec, streams),
     ]
     return tuple(change for change in changed if change.upserts.num_rows or change.deletes.num_rows)
 
 
-def unknown_fields(collected: pa.Table, spec: GenerationSpec) -> dict[str, dict[str, int]]:
+def unknown_fields(streams: Mapping[str, pa.StructArray], spec: GenerationSpec) -> dict[str, dict[str, int]]:
     """How many rows of a micro-batch had each field that is no column, by table and field."""
     counted = {}
     for table in spec.tables:
-        names = _stream(collected, table.name).field("_unknown")
+        names = streams[table.name].field("_unknown")
         if names.null_count < len(names):
             counted[table.name] = dict(Counter(names.flatten().to_pylist()))
     return counted
@@ -99,11 +103,10 @@ def _view_shape(view: View, spec: GenerationSpec) -> TableShape:
     return TableShape(view.name, schema, VIEW_KEYS[view.join], version.get(view.join, ()), view.aliases)
 
 
-def _stream(collected: pa.Table, name: str) -> pa.StructArray:
-    """The rows of one stream of the tagged union: those whose struct is filled."""
-    chunks = [chunk for chunk in collected[name].chunks if chunk.null_count < len(chunk)]
+def _filled(structs: pa.ChunkedArray) -> pa.StructArray:
+    chunks = [chunk for chunk in structs.chunks if chunk.null_count < len(chunk)]
     filled = [chunk if chunk.null_count == 0 else chunk.filter(chunk.is_valid()) for chunk in chunks]
-    return pa.chunked_array(filled, type=collected[name].type).combine_chunks()
+    return pa.chunked_array(filled, type=structs.type).combine_chunks()
 
 
 def _rows(table: Table, records: pa.StructArray) -> pa.Table:

@@ -115,8 +115,6 @@ def _pairs(stream: MatchStream, left: DataFrame, right: DataFrame) -> DataFrame:
     left = left.filter(F.col("_key").isNotNull()).select("_key", F.col("_row").alias("l"))
     right = right.filter(F.col("_key").isNotNull()).select(F.col("_key").alias("_right_key"), F.col("_row").alias("r"))
     condition = F.col("_key") == F.col("_right_key")
-    if stream.asof:
-        condition &= F.col("l.ts") <= F.col("r.ts")
     if stream.lookback_seconds is not None:
         # Both sides must bound how late they may be, or Spark keeps their state for ever.
         delay = f"{stream.lookback_seconds} seconds"
@@ -124,6 +122,8 @@ def _pairs(stream: MatchStream, left: DataFrame, right: DataFrame) -> DataFrame:
         right = right.withColumn("_right_ts", F.col("r.ts")).withWatermark("_right_ts", delay)
         condition &= F.col("_left_ts") >= F.col("_right_ts") - F.expr(f"INTERVAL {stream.lookback_seconds} SECONDS")
         condition &= F.col("_left_ts") <= F.col("_right_ts")
+    elif stream.asof:
+        condition &= F.col("l.ts") <= F.col("r.ts")
     return left.join(right, condition, "inner").select("_key", "l", "r")
 
 

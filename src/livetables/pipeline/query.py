@@ -44,9 +44,9 @@ def start_generation(
     rows = join(parsed, spec)
 
     def deliver(batch: DataFrame, batch_id: int) -> None:
-        collected = _collected(batch)  # 2
-        changed = changelog.changes(collected, spec)  # 3
-        sink.put(Batch(generation, batch_id, changed, changelog.unknown_fields(collected, spec)))  # 4
+        streams = changelog.untagged(_collected(batch))  # 2
+        changed = changelog.changes(streams, spec)  # 3
+        sink.put(Batch(generation, batch_id, changed, changelog.unknown_fields(streams, spec)))  # 4
 
     sink.begin(generation, changelog.shapes(spec))
     return (

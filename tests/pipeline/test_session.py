@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 from pyspark.sql import SparkSession
@@ -43,3 +44,9 @@ def test_spark_has_every_rule_that_a_plan_needs_and_runs_no_other(spark: SparkSe
 def test_spark_listens_on_loopback_only(spark: SparkSession) -> None:
     assert spark.conf.get("spark.driver.host") == "127.0.0.1"
     assert spark.sparkContext.uiWebUrl is None
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
+def test_ctrl_c_stays_with_the_program() -> None:
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import signal
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -84,7 +86,7 @@ OPTIMIZER_RULES = (
 )
 
 # A deep plan overflows the default stack in the stream's thread; parallel GC has the best throughput on few cores.
-JVM_OPTIONS = "-Xss4m -XX:+UseParallelGC"
+JVM_OPTIONS = "-Xss16m -XX:+UseParallelGC"
 
 
 def cores_of(master: str) -> int | None:
@@ -126,7 +128,11 @@ def start_session(
     builder = SparkSession.builder.master(master).appName("livetables")
     for name, value in {**settings, **(extra or {})}.items():
         builder = builder.config(name, value)
+    on_interrupt = signal.getsignal(signal.SIGINT)
     spark = builder.getOrCreate()
+    # PySpark takes Ctrl-C for itself and cancels jobs in the middle of a batch; how to stop is the program's decision.
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, on_interrupt)
     spark.sparkContext.setLogLevel("ERROR")
     spark.conf.set("spark.sql.optimizer.excludedRules", ",".join(_rules_to_exclude(spark)))
     return spark

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from livetables.config import Config, PipelineConfig, describe, load_config
+from livetables.config import Config, PipelineConfig, ServerConfig, describe, load_config, server_token
 from livetables.errors import ConfigError
 from livetables.spec import Column, GenerationSpec, Table, View, joined_column_names
 
@@ -150,6 +150,97 @@ def test_the_pipeline_has_defaults() -> None:
 def test_spark_settings_are_passed_as_they_are_quoted_or_not(tmp_path: Path) -> None:
     toml = '[pipeline.spark]\nspark.sql.ansi.enabled = true\n"spark.executor.memory" = "2g"'
     assert load(tmp_path, toml).pipeline.spark == {"spark.sql.ansi.enabled": "true", "spark.executor.memory": "2g"}
+
+
+# Server
+
+
+def test_the_server_has_defaults() -> None:
+    server = ServerConfig("127.0.0.1", 8765, 8766, ".livetables/store.duckdb", 1024, None, ())
+    assert load_config(None, {}).server == server
+
+
+def test_the_server_takes_its_settings(tmp_path: Path) -> None:
+    toml = """
+        [server]
+        host = "::"
+        port = 0
+        flight_port = 0
+        store = ":memory:"
+        memory_megabytes = 64
+        origins = ["https://a.example", "http://localhost:4200"]
+    """
+    origins = ("https://a.example", "http://localhost:4200")
+    assert load(tmp_path, toml).server == ServerConfig("::", 0, 0, ":memory:", 64, None, origins)
+
+
+def test_the_environment_overrides_every_setting_of_the_server(tmp_path: Path) -> None:
+    environ = {
+        "LIVETABLES_SERVER_HOST": "0.0.0.0",  # noqa: S104
+        "LIVETABLES_SERVER_PORT": "65535",
+        "LIVETABLES_SERVER_FLIGHT_PORT": "0",
+        "LIVETABLES_SERVER_STORE": ":memory:",
+        "LIVETABLES_SERVER_MEMORY_MEGABYTES": "2048",
+        "LIVETABLES_SERVER_TOKEN_FILE": "/run/key",
+        "LIVETABLES_SERVER_ORIGINS": "https://a.example, https://b.example",
+    }
+    origins = ("https://a.example", "https://b.example")
+    server = ServerConfig("0.0.0.0", 65535, 0, ":memory:", 2048, "/run/key", origins)  # noqa: S104
+    assert load(tmp_path, "[server]\nport = 1", **environ).server == server
+
+
+def test_a_token_file_lies_beside_the_file(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text(" s3cret\n")
+    config = load(tmp_path, '[server]\ntoken_file = "key"')
+    assert config.server.token_file == str(tmp_path / "key")
+    assert server_token(config, {}) == "s3cret"
+
+
+def test_the_token_of_the_environment_goes_before_that_of_the_file(tmp_path: Path) -> None:
+    config = load(tmp_path, '[server]\ntoken_file = "absent"')
+    assert server_token(config, {"LIVETABLES_TOKEN": "s3cret\n"}) == "s3cret"
+
+
+def test_without_a_token_there_is_none() -> None:
+    assert server_token(load_config(None, {}), {}) is None
+
+
+def test_a_token_is_not_shown_by_repr() -> None:
+    assert "s3cret" not in repr(server_token(load_config(None, {}), {"LIVETABLES_TOKEN": "s3cret"}))
+
+
+@pytest.mark.parametrize("token", ["", " \n"])
+def test_an_empty_token_of_the_environment_is_an_error(token: str) -> None:
+    with pytest.raises(ConfigError, match=r"LIVETABLES_TOKEN is empty\n  cure: set it to a long random text, or unset"):
+        server_token(load_config(None, {}), {"LIVETABLES_TOKEN": token})
+
+
+@pytest.mark.parametrize(
+    ("content", "problem", "cure"),
+    [
+        (None, 'key" cannot be read (No such file or directory)', "put the key there, correct the path, or set"),
+        (b"\xff", 'key" cannot be read (not UTF-8 text)', "put the key there, correct the path, or set"),
+        (b"\n", 'key" is empty', "put a long random text into it"),
+    ],
+)
+def test_a_token_file_without_a_token_is_an_error(
+    tmp_path: Path, content: bytes | None, problem: str, cure: str
+) -> None:
+    if content is not None:
+        (tmp_path / "key").write_bytes(content)
+    config = load(tmp_path, '[server]\ntoken_file = "key"')
+    with pytest.raises(ConfigError) as caught:
+        server_token(config, {})
+    assert caught.value.problem.startswith("server.token_file: the file ")
+    assert problem in caught.value.problem
+    assert cure in caught.value.cure
+
+
+def test_a_token_file_by_reference_is_not_shown_when_it_cannot_be_read(tmp_path: Path) -> None:
+    config = load(tmp_path, '[server]\ntoken_file = "${env:WHERE}"', WHERE="s3cret")
+    with pytest.raises(ConfigError) as caught:
+        server_token(config, {})
+    assert "s3cret" not in str(caught.value)
 
 
 # Environment
@@ -438,6 +529,46 @@ ERRORS = {
         "pipeline.shuffle_partitions: must be a whole number from 1 on, not true",
         "write shuffle_partitions = 1 or more",
     ),
+    "unknown server key": (
+        "[server]\nprot = 1",
+        "server.prot: unknown key",
+        'did you mean "port"?',
+    ),
+    "port too large": (
+        "[server]\nport = 65536",
+        "server.port: must be a port, not 65536",
+        "write port = 1 to 65535, or 0 for any free port",
+    ),
+    "negative port": ("[server]\nflight_port = -1", "server.flight_port: must be a port, not -1", "write flight_port"),
+    "port as text": ('[server]\nport = "80"', 'server.port: must be a port, not "80"', "write port = 1 to 65535"),
+    "port as boolean": ("[server]\nport = true", "server.port: must be a port, not true", "write port = 1 to 65535"),
+    "one port for both": (
+        "[server]\nport = 8766",
+        "server.flight_port: is the same as server.port, 8766",
+        "choose another port, or 0 for any",
+    ),
+    "little memory": (
+        "[server]\nmemory_megabytes = 63",
+        "server.memory_megabytes: must be a whole number from 64 on, not 63",
+        "write memory_megabytes = 64 or more",
+    ),
+    "empty store": ('[server]\nstore = ""', 'server.store: must be text, not ""', 'write store = "..."'),
+    "empty token file": (
+        '[server]\ntoken_file = ""',
+        'server.token_file: must be text, not ""',
+        'write token_file = "..."',
+    ),
+    "origins not a list": (
+        '[server]\norigins = "https://a.example"',
+        "server.origins: must be a list of texts",
+        'write origins = ["...", "..."]',
+    ),
+    "origin with a path": (
+        '[server]\norigins = ["https://a.example/"]',
+        'server.origins: "https://a.example/" is not an origin',
+        "https://host or https://host:port",
+    ),
+    "any origin": ('[server]\norigins = ["*"]', 'server.origins: "*" is not an origin', "write it as a browser does"),
     "list as a property": (
         "[kafka]\nclient.id = [1]",
         "kafka.client.id: must be text, a number or a boolean, not a list",
@@ -552,6 +683,11 @@ PLACES = [
     "[pipeline]\ncheckpoint_directory = {}",
     "[pipeline]\nshuffle_partitions = {}",
     "[pipeline.spark]\nspark.app.name = {}",
+    "[server]\nhost = {}",
+    "[server]\nport = {}",
+    "[server]\nstore = {}",
+    "[server]\ntoken_file = {}",
+    "[server]\norigins = [{}]",
     "presets = [{}]",
     "presets = {}",
 ]
@@ -622,6 +758,10 @@ def test_a_description_loads_again_as_the_same_configuration(tmp_path: Path) -> 
         [pipeline]
         shuffle_partitions = 4
         spark = { "spark.executor.memory" = "2g", "say" = 'a "quoted" \\ word' }
+        [server]
+        port = 0
+        token_file = "key"
+        origins = ["https://a.example"]
     """
     config = load(tmp_path, toml)
     assert load(tmp_path, describe(config)) == config

@@ -18,13 +18,17 @@ import pyarrow as pa
 
 @dataclass(frozen=True)
 class TableShape:
-    """A table as readers know it. A key column may be null: null is a value like any other there."""
+    """A table as readers know it. A key column may be null: null is a value like any other there.
+
+    A table that `appends` only grows: no key comes twice, and none is deleted.
+    """
 
     name: str
     schema: pa.Schema
     key: tuple[str, ...]
     version: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
+    appends: bool = False
 
     @property
     def key_schema(self) -> pa.Schema:

@@ -25,7 +25,7 @@ from livetables.kafka_properties import KafkaConfig, parse_properties, read_kafk
 from livetables.settings import REDACTED, Problems, Secret, Section, choice, flattened, quoted
 from livetables.spec import GenerationSpec
 
-SECTIONS = ("kafka", "tables", "views", "pipeline")
+SECTIONS = ("kafka", "tables", "views", "pipeline", "server")
 PIPELINE_KEYS = (
     "master",
     "driver_memory_megabytes",
@@ -33,11 +33,22 @@ PIPELINE_KEYS = (
     "checkpoint_directory",
     "max_records_per_batch",
 )
-COUNTS = ("driver_memory_megabytes", "shuffle_partitions", "max_records_per_batch", "lookback_seconds")
-LISTS = ("presets", "aliases")
+SERVER_KEYS = ("host", "port", "flight_port", "store", "memory_megabytes", "token_file", "origins")
+NUMBERS = (
+    "driver_memory_megabytes",
+    "shuffle_partitions",
+    "max_records_per_batch",
+    "lookback_seconds",
+    "port",
+    "flight_port",
+    "memory_megabytes",
+)
+LISTS = ("presets", "aliases", "origins")
 PREFIX = "LIVETABLES_"
 KAFKA_PREFIX = "LIVETABLES_KAFKA_"
 NOT_SETTINGS = ("LIVETABLES_JARS", "LIVETABLES_TOKEN", "LIVETABLES_CONFIG")
+ORIGIN = re.compile(r"https?://[^\s/?#@*]+")
+LEAST_MEMORY_MEGABYTES = 64
 REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
 
 
@@ -54,12 +65,26 @@ class PipelineConfig:
 
 
 @dataclass(frozen=True)
+class ServerConfig:
+    """How the table server runs."""
+
+    host: str = "127.0.0.1"
+    port: int = 8765  # browsers and HTTP; 0: any free one
+    flight_port: int = 8766  # Python and the pipeline; 0: any free one
+    store: str = ".livetables/store.duckdb"  # a file, or ":memory:" for tables that a restart builds again
+    memory_megabytes: int = 1024  # of the tables and all queries together
+    token_file: str | None = None  # the file with the key that opens every door; see `server_token`
+    origins: tuple[str, ...] = ()  # further web origins that may connect; the server's own always may
+
+
+@dataclass(frozen=True)
 class Config:
     """Everything that can be configured."""
 
     kafka: KafkaConfig
     spec: GenerationSpec
     pipeline: PipelineConfig
+    server: ServerConfig
 
 
 def load_config(path: Path | None, environ: Mapping[str, str]) -> Config:
@@ -86,9 +111,38 @@ def load_config(path: Path | None, environ: Mapping[str, str]) -> Config:
     sections = {name: Section(name, document[name], problems) for name in SECTIONS}
     kafka, default_start = read_kafka(_kafka_properties(sections["kafka"], outside), problems)
     pipeline = _pipeline(sections["pipeline"])
+    server = _server(sections["server"], outside.directory)
     spec = read_spec(sections["tables"], sections["views"], default_start, problems)
     problems.raise_if_any()
-    return Config(kafka, spec, pipeline)
+    return Config(kafka, spec, pipeline, server)
+
+
+def server_token(config: Config, environ: Mapping[str, str]) -> str | None:
+    """The key that opens the server's doors: LIVETABLES_TOKEN, or else what is in the token file; None without both."""
+    if "LIVETABLES_TOKEN" in environ:
+        token, where, cure = (
+            environ["LIVETABLES_TOKEN"],
+            "LIVETABLES_TOKEN",
+            "set it to a long random text, or unset it",
+        )
+    elif config.server.token_file:
+        where = f"server.token_file: the file {quoted(config.server.token_file)}"
+        token, cure = _token_text(config.server.token_file, where), "put a long random text into it"
+    else:
+        return None
+    if not token.strip():
+        raise ConfigError(f"{where} is empty", cure)
+    return Secret(token.strip())
+
+
+def _token_text(path: str, where: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8-sig")
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise ConfigError(
+            f"{where} cannot be read ({why})", "put the key there, correct the path, or set LIVETABLES_TOKEN"
+        ) from None
 
 
 def describe(config: Config) -> str:
@@ -104,6 +158,7 @@ def describe(config: Config) -> str:
         lines += _toml_section(f"views.{view.name}", {key: getattr(view, key) for key in VIEW_KEYS})
     lines += _toml_section("pipeline", {key: getattr(config.pipeline, key) for key in PIPELINE_KEYS})
     lines += _toml_section("pipeline.spark", config.pipeline.spark)
+    lines += _toml_section("server", {key: getattr(config.server, key) for key in SERVER_KEYS})
     return "\n".join(lines) + "\n"
 
 
@@ -170,6 +225,8 @@ def _override(document: dict[str, Any], overrides: Mapping[str, str], problems: 
     settable: dict[str, tuple[dict[str, Any], str]] = {}
     for key in PIPELINE_KEYS:
         settable[f"{PREFIX}PIPELINE_{key.upper()}"] = document["pipeline"], key
+    for key in SERVER_KEYS:
+        settable[f"{PREFIX}SERVER_{key.upper()}"] = document["server"], key
     for kind, keys in (("tables", TABLE_KEYS), ("views", VIEW_KEYS)):
         for name, section in document[kind].items():
             for key in keys:
@@ -192,7 +249,7 @@ def _value(key: str, text: str) -> object:
     """The text of an environment variable as the TOML value of that key; what does not fit is found on reading it."""
     if key in LISTS:
         return [item.strip() for item in text.split(",") if item.strip()]
-    return int(text) if key in COUNTS and re.fullmatch("[0-9]{1,18}", text) else text
+    return int(text) if key in NUMBERS and re.fullmatch("[0-9]{1,18}", text) else text
 
 
 def _kafka_properties(section: Section, outside: _Outside) -> dict[str, str]:
@@ -224,6 +281,33 @@ def _pipeline(section: Section) -> PipelineConfig:
         max_records_per_batch=section.count("max_records_per_batch", default.max_records_per_batch),
         spark=section.section("spark").properties(),
     )
+
+
+def _server(section: Section, directory: Path) -> ServerConfig:
+    default = ServerConfig()
+    section.only(SERVER_KEYS)
+    token_file = section.text("token_file") if "token_file" in section.raw else None
+    server = ServerConfig(
+        host=section.text("host", default.host),
+        port=section.port("port", default.port),
+        flight_port=section.port("flight_port", default.flight_port),
+        store=section.text("store", default.store),
+        memory_megabytes=section.count("memory_megabytes", default.memory_megabytes, LEAST_MEMORY_MEGABYTES),
+        token_file=_beside(directory, token_file) if token_file else None,
+        origins=section.texts("origins"),
+    )
+    if server.port and server.port == server.flight_port:
+        section.add("flight_port", f"is the same as server.port, {server.port}", "choose another port, or 0 for any")
+    for origin in server.origins:
+        if not ORIGIN.fullmatch(origin):
+            problem = f"{quoted(origin)} is not an origin"
+            section.add("origins", problem, "write it as a browser does, https://host or https://host:port")
+    return server
+
+
+def _beside(directory: Path, path: str) -> str:
+    """The path of a file that lies beside the configuration's own; as secret as it was."""
+    return type(path)((directory / path).absolute())
 
 
 def _toml_section(key: str, values: Mapping[str, object]) -> list[str]:

@@ -4,8 +4,26 @@ LivetablesError
 ├── ConfigError      a setting is missing, unknown or does not fit; names its key
 ├── SetupError       something this machine must have is not there (Java, a jar, a port)
 ├── BrokerError      the embedded Kafka broker did not start, or stopped by itself
-└── SinkError        a batch was refused: out of order, or for a generation that was not begun
+├── SinkError        a batch was refused: out of order, or for a generation that was not begun
+└── RequestError     a client asked for what is not there, not allowed or too much; carries a code for programs
 """
+
+from typing import Literal
+
+ErrorCode = Literal[
+    "bad_frame",
+    "unauthorized",
+    "unsupported_protocol",
+    "unknown_subscription",
+    "unknown_table",
+    "unknown_column",
+    "bad_filter",
+    "bad_sql",
+    "limit",
+    "timeout",
+    "unavailable",
+    "internal",
+]
 
 
 class LivetablesError(Exception):
@@ -31,3 +49,11 @@ class BrokerError(LivetablesError):
 
 class SinkError(LivetablesError):
     """A batch was refused: out of order, or for a generation that was not begun."""
+
+
+class RequestError(LivetablesError):
+    """A client asked for what is not there, not allowed or too much. Its code is for programs."""
+
+    def __init__(self, code: ErrorCode, problem: str, cure: str) -> None:
+        super().__init__(problem, cure)
+        self.code = code

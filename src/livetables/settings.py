@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from typing import TypeVar
+from typing import TypeGuard, TypeVar
 
 from livetables.errors import ConfigError
 
@@ -117,14 +117,23 @@ class Section:
         self.add(name, f"must be a list of texts, not {quoted(value)}", f'write {name} = ["...", "..."]')
         return ()
 
-    def count(self, name: str, default: Default) -> int | Default:
-        """A whole number from 1 on."""
+    def count(self, name: str, default: Default, at_least: int = 1) -> int | Default:
+        """A whole number from 1 on, or from another on."""
         if name not in self.raw:
             return default
         value = self.raw[name]
-        if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
+        if _is_whole(value) and value >= at_least:
             return value
-        self.add(name, f"must be a whole number from 1 on, not {quoted(value)}", f"write {name} = 1 or more")
+        problem = f"must be a whole number from {at_least} on, not {quoted(value)}"
+        self.add(name, problem, f"write {name} = {at_least} or more")
+        return default
+
+    def port(self, name: str, default: int) -> int:
+        """A TCP port; 0 stands for any free one."""
+        value = self.raw.get(name, default)
+        if _is_whole(value) and 0 <= value <= 65535:
+            return value
+        self.add(name, f"must be a port, not {quoted(value)}", f"write {name} = 1 to 65535, or 0 for any free port")
         return default
 
     def properties(self) -> dict[str, str]:
@@ -138,6 +147,10 @@ class Section:
             else:
                 self.add(name, f"must be text, a number or a boolean, not {quoted(value)}", "write it as text")
         return texts
+
+
+def _is_whole(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def flattened(raw: Mapping[str, object], prefix: str = "") -> Iterable[tuple[str, object]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import subprocess
 import time
@@ -18,26 +17,11 @@ from livetables.up.broker import Broker
 from tests.support.driver import driver, kill
 from tests.support.faults import Crash, batch_files, replayed
 from tests.support.kafka import wait_until
-from tests.support.oracle import Side
-from tests.support.pipeline import GENERATION, CheckingSink, Stage
+from tests.support.pipeline import GENERATION, CheckingSink, Stage, random_records
 
 ALL_JOINS: list[JoinType] = ["inner", "left", "natural", "asof"]
 RECORD_TABLES = ("users_ui", "accounts_ui", "dead_letters")  # each record is in exactly one of them
 DRIVER_SECONDS = 120.0  # a JVM, Spark and the first batch, on a machine that is busy
-
-
-def random_records(chance: random.Random, count: int) -> list[tuple[Side, int, int, bytes | None]]:
-    """Records of few users, of which some are updates, some late and some broken."""
-    records: list[tuple[Side, int, int, bytes | None]] = []
-    for _ in range(count):
-        user = {"userId": f"u{chance.randrange(12)}", "name": f"name {chance.random()}", "age": chance.randrange(90)}
-        account = {"userId": f"u{chance.randrange(15)}", "accountType": "savings", "balance": chance.random()}
-        side: Side = "users" if chance.random() < 0.2 else "accounts"
-        value = json.dumps(user if side == "users" else account).encode()
-        broken = chance.random() < 0.05
-        ts = 1_700_000_000_000 + chance.randrange(60_000)
-        records.append((side, chance.randrange(2), ts, value[:-3] if broken else value))
-    return records
 
 
 def wait_for_driver(what: str, condition: Callable[[], bool], directory: Path) -> None:

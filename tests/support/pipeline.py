@@ -3,11 +3,13 @@ and the content of its tables in the oracle's form."""
 
 from __future__ import annotations
 
+import json
+import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -36,6 +38,12 @@ def preset_spec(users_topic: str, accounts_topic: str, joins: Sequence[JoinType]
     )
 
 
+class Tables(Protocol):
+    """Anything that holds tables of generations."""
+
+    def rows(self, table: str, generation: str | None = None) -> list[dict[str, Any]]: ...
+
+
 class CheckingSink(MemorySink):
     """A MemorySink that fails when a batch has a key twice: then the order of its changes would matter."""
 
@@ -48,6 +56,12 @@ class CheckingSink(MemorySink):
                 for row in rows.to_pylist()
             ]
             assert len(keys) == len(set(keys)), f"a key of {changes.table} occurs twice in batch {batch.batch_id}"
+            last = self.last_batch_id(batch.generation)
+            if shape.appends and (last is None or batch.batch_id > last):
+                known = {tuple(row[column] for column in shape.key) for row in self.rows(shape.name, batch.generation)}
+                assert known.isdisjoint(keys), (
+                    f"{changes.table} appends, and batch {batch.batch_id} has a key of its rows"
+                )
             assert changes.upserts.schema.equals(shape.schema)
         super().put(batch)
 
@@ -115,7 +129,7 @@ class Stage:
             spark, self.spec(joins), self.bootstrap, checkpoint, sink, generation=generation, max_records=max_records
         )
 
-    def differences(self, sink: MemorySink, joins: Sequence[JoinType]) -> dict[str, tuple[list[Any], list[Any]]]:
+    def differences(self, sink: Tables, joins: Sequence[JoinType]) -> dict[str, tuple[list[Any], list[Any]]]:
         """For each table that is not what the oracle says: some rows that are too many, and some that lack."""
         oracle = Oracle(self.sent)
         expected = {f"{side}_ui": oracle.table(side) for side in FIELDS}
@@ -129,7 +143,7 @@ class Stage:
         return {name: _difference(found[name], rows) for name, rows in expected.items() if found[name] != rows}
 
 
-def content(sink: MemorySink, joins: Sequence[JoinType]) -> dict[str, list[tuple[Any, ...]]]:
+def content(sink: Tables, joins: Sequence[JoinType]) -> dict[str, list[tuple[Any, ...]]]:
     """The tables of the sink in the oracle's form."""
     tables: dict[str, list[tuple[Any, ...]]] = {}
     for side, fields in FIELDS.items():
@@ -155,3 +169,17 @@ def _difference(found: list[Any], expected: list[Any]) -> tuple[list[Any], list[
 
 def _position(row_id: int | None) -> tuple[int | None, int | None]:
     return (None, None) if row_id is None else record_position(row_id)
+
+
+def random_records(chance: random.Random, count: int) -> list[tuple[Side, int, int, bytes | None]]:
+    """Records of few users, of which some are updates, some late and some broken."""
+    records: list[tuple[Side, int, int, bytes | None]] = []
+    for _ in range(count):
+        user = {"userId": f"u{chance.randrange(12)}", "name": f"name {chance.random()}", "age": chance.randrange(90)}
+        account = {"userId": f"u{chance.randrange(15)}", "accountType": "savings", "balance": chance.random()}
+        side: Side = "users" if chance.random() < 0.2 else "accounts"
+        value = json.dumps(user if side == "users" else account).encode()
+        broken = chance.random() < 0.05
+        ts = 1_700_000_000_000 + chance.randrange(60_000)
+        records.append((side, chance.randrange(2), ts, value[:-3] if broken else value))
+    return records

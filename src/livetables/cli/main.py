@@ -18,6 +18,7 @@ EXIT_INTERRUPTED = 130
 EXAMPLES = """examples:
   livetables demo                                            see it work: Kafka, Spark and live joined tables
   livetables demo-data --bootstrap-servers localhost:9092    fill the topics `user` and `account` of your own broker
+  livetables serve                                           the table server on http://127.0.0.1:8765
   livetables demo-data --help                                every option of a verb, with examples
 """
 
@@ -45,6 +46,7 @@ class Verb:
 VERBS = (
     Verb("demo", "livetables.cli.demo", "start Kafka and Spark, feed them, and show live joined tables"),
     Verb("demo-data", "livetables.cli.demo_data", "write users and accounts to Kafka topics, good ones and bad ones"),
+    Verb("serve", "livetables.cli.serve", "keep the tables, and show them over WebSocket, HTTP and Arrow Flight"),
 )
 
 

@@ -58,9 +58,12 @@ VIEW_KEYS: dict[JoinType, tuple[str, ...]] = {
 def shapes(spec: GenerationSpec) -> tuple[TableShape, ...]:
     """The tables of a generation, as readers see them."""
     return (
-        *(TableShape(table.publish, _table_schema(table), ("_id",), aliases=table.aliases) for table in spec.tables),
+        *(
+            TableShape(table.publish, _table_schema(table), ("_id",), aliases=table.aliases, appends=True)
+            for table in spec.tables
+        ),
         *(_view_shape(view, spec) for view in spec.views),
-        TableShape(DEAD_LETTERS, DEAD_LETTER_SCHEMA, ("source", "_id")),
+        TableShape(DEAD_LETTERS, DEAD_LETTER_SCHEMA, ("source", "_id"), appends=True),
     )
 
 
@@ -100,7 +103,14 @@ def _view_shape(view: View, spec: GenerationSpec) -> TableShape:
     left, right = spec.table(view.left), spec.table(view.right)
     schema = pa.schema([(column.name, ARROW_TYPES[column.type]) for column in joined_columns(left, right, view.on)])
     version = {"natural": (f"{right.name}_ts", "_right_id"), "asof": (f"{left.name}_ts", "_left_id")}
-    return TableShape(view.name, schema, VIEW_KEYS[view.join], version.get(view.join, ()), view.aliases)
+    return TableShape(
+        view.name,
+        schema,
+        VIEW_KEYS[view.join],
+        version.get(view.join, ()),
+        view.aliases,
+        appends=view.join == "inner",
+    )
 
 
 def _filled(structs: pa.ChunkedArray) -> pa.StructArray:

@@ -1,0 +1,224 @@
+"""The server as a sink, over Arrow Flight.
+
+A server that is away for a while is waited for: begin, put, publish and drop may be repeated, so a call without an
+answer is made again until there is one or patience ends. What the server refuses is an error at once.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import CancelledError, Future, InvalidStateError
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import flight
+
+from livetables.change import Batch, TableShape
+from livetables.errors import RequestError, SinkError
+from livetables.wire import ControlRequest, Receipt, SourceReport, encode_batch, encode_shapes
+
+BODY_BYTES_MAX = 2_000_000_000  # gRPC's messages end at 2 GiB
+FIRST_DELAY_SECONDS = 0.1
+DELAY_SECONDS_MAX = 2.0
+ANSWER_SECONDS = 10.0  # for what needs no work, beyond the time it was asked to wait
+# gRPC's own back-off grows to two minutes, in which a server that is there again would not be seen.
+CLIENT_OPTIONS = [
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 1_000),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class StoredGeneration:
+    """A generation as the server has it."""
+
+    name: str
+    last_batch_id: int | None
+    published: datetime | None
+    begun: datetime
+
+
+class NoAnswerError(SinkError):
+    """The server cannot be reached, or does not answer in time. What was asked may have been done or not."""
+
+
+class FlightSink:
+    """Takes batches to the server at a location like grpc://host:port. Any thread may use it."""
+
+    def __init__(
+        self, location: str, token: str, *, call_seconds_max: float = 60.0, patience_seconds: float = 60.0
+    ) -> None:
+        if not (token.isascii() and token.isprintable()):
+            raise SinkError(
+                "the token has characters that a header cannot carry", "set LIVETABLES_TOKEN to plain ASCII"
+            )
+        try:
+            self._client = flight.FlightClient(location, generic_options=CLIENT_OPTIONS)
+        except pa.ArrowException as error:
+            raise SinkError(
+                f"{location} is no address of a server: {_first_line(error)}", "give one like grpc://host:port"
+            ) from None
+        self._location = location
+        self._headers = [(b"authorization", b"Bearer " + token.encode())]
+        self._call_seconds_max = call_seconds_max
+        self._patience_seconds = patience_seconds
+        self._closed = threading.Event()
+        self._lock = threading.Lock()
+        self._waiting: set[Future[bytes]] = set()
+
+    def __repr__(self) -> str:
+        return f"FlightSink({self._location!r})"
+
+    def close(self) -> None:
+        """End every call that another thread waits for, at once, with an error."""
+        with self._lock:
+            self._closed.set()
+            waiting = list(self._waiting)
+        for answer in waiting:
+            answer.cancel()
+
+    # What may be repeated, and is
+
+    def begin(self, generation: str, shapes: Sequence[TableShape]) -> None:
+        self._ask_patiently("begin", encode_shapes(generation, shapes))
+
+    def put(self, batch: Batch) -> None:
+        body = encode_batch(batch)
+        if len(body) > BODY_BYTES_MAX:
+            raise SinkError(
+                f"batch {batch.batch_id} of generation {batch.generation} has {len(body):,} bytes, too many to send",
+                "lower pipeline.max_records_per_batch",
+            )
+        self._ask_patiently("put", body)
+
+    def publish(self, generation: str) -> None:
+        self._ask_patiently("publish", _json({"generation": generation}))
+
+    def drop(self, generation: str) -> None:
+        self._ask_patiently("drop", _json({"generation": generation}))
+
+    def generations(self) -> tuple[StoredGeneration, ...]:
+        """The generations that the server has."""
+        return tuple(
+            StoredGeneration(
+                each["name"],
+                each["last_batch_id"],
+                datetime.fromisoformat(each["published"]) if each["published"] else None,
+                datetime.fromisoformat(each["begun"]),
+            )
+            for each in self._ask_patiently("generations", b"")
+        )
+
+    # What is only good now; whoever calls these does so again and again
+
+    def report(self, generation: str, sources: Sequence[SourceReport]) -> None:
+        """Tell how far behind its topics a generation is."""
+        told = {"generation": generation, "sources": [asdict(source) for source in sources]}
+        self._ask("report", _json(told), ANSWER_SECONDS)
+
+    def control_requests(self, seconds_max: float) -> tuple[ControlRequest, ...]:
+        """The control messages that clients want to have published, as soon as there is one; none if none in time."""
+        answer = self._ask("control_requests", _json({"seconds_max": seconds_max}), seconds_max + ANSWER_SECONDS)
+        return tuple(ControlRequest(each["request_id"], each["fields"]) for each in answer)
+
+    def control_settled(self, request_id: int, outcome: Receipt | RequestError) -> None:
+        """Tell what became of a control message."""
+        if isinstance(outcome, Receipt):
+            told: dict[str, object] = {
+                "topic": outcome.topic,
+                "partition": outcome.partition,
+                "offset": outcome.offset,
+            }
+        else:
+            told = {"code": outcome.code, "problem": outcome.problem, "cure": outcome.cure}
+        self._ask("control_settled", _json({"request_id": request_id, **told}), ANSWER_SECONDS)
+
+    def _ask_patiently(self, action: str, body: bytes) -> Any:
+        """Ask until there is an answer, or none has come for patience_seconds after it was due."""
+        give_up: float | None = None
+        for delay in _delays():
+            try:
+                return self._ask(action, body, self._call_seconds_max)
+            except NoAnswerError as error:
+                if give_up is None:
+                    give_up = time.monotonic() + self._patience_seconds
+                    log.warning("%s; trying for %g s", error.problem, self._patience_seconds)
+                if time.monotonic() + delay > give_up:
+                    raise
+            if self._closed.wait(delay):
+                raise _closed_error()
+        raise AssertionError("delays have no end")
+
+    def _ask(self, action: str, body: bytes, seconds_max: float) -> Any:
+        """Ask once. A thread of its own makes the call: gRPC cannot be interrupted, and `close` must end the wait."""
+        answer: Future[bytes] = Future()
+        with self._lock:
+            if self._closed.is_set():
+                raise _closed_error()
+            self._waiting.add(answer)
+        arguments = (answer, action, body, seconds_max)
+        threading.Thread(target=self._call, args=arguments, name=f"flight-{action}", daemon=True).start()
+        try:
+            return json.loads(answer.result())
+        except CancelledError:
+            raise _closed_error() from None
+        except (flight.FlightError, pa.ArrowException, OSError) as error:
+            raise self._told(error) from None
+        finally:
+            with self._lock:
+                self._waiting.discard(answer)
+
+    def _call(self, answer: Future[bytes], action: str, body: bytes, seconds_max: float) -> None:
+        with suppress(InvalidStateError):  # nobody waits any more
+            try:
+                options = flight.FlightCallOptions(timeout=seconds_max, headers=self._headers)
+                results = self._client.do_action(flight.Action(action, body), options)
+                answer.set_result(b"".join(result.body.to_pybytes() for result in results))
+            except Exception as error:
+                answer.set_exception(error.with_traceback(None))  # its frames would keep the body
+
+    def _told(self, error: Exception) -> SinkError:
+        """What an error means. One that says what it is comes from the server itself, others from the way to it."""
+        if isinstance(error, flight.FlightUnauthenticatedError):
+            return SinkError(
+                f"the server at {self._location} does not know this token",
+                "set LIVETABLES_TOKEN to the server's key; both must have the same",
+            )
+        with suppress(ValueError, TypeError, KeyError):
+            told = json.loads(getattr(error, "extra_info", b""))
+            return SinkError(told["problem"], told["cure"])
+        return NoAnswerError(
+            f"the server at {self._location} does not answer: {_first_line(error)}",
+            "start it with `livetables serve`, or correct the address",
+        )
+
+
+def _delays() -> Iterator[float]:
+    """How long to wait after each try, never quite the same."""
+    delay = FIRST_DELAY_SECONDS
+    while True:
+        yield delay * random.uniform(0.5, 1.0)  # noqa: S311
+        delay = min(delay * 2, DELAY_SECONDS_MAX)
+
+
+def _closed_error() -> SinkError:
+    return SinkError("the sink was closed", "make a new one to go on")
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value).encode()
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).split("\n")[0][:300]

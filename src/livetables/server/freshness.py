@@ -1,0 +1,85 @@
+"""Why data is old: what the pipeline last said, and when, becomes one state with its cause in a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Literal
+
+from livetables.wire import SourceReport
+
+DOWN_AFTER = timedelta(seconds=5)
+IDLE_AFTER = timedelta(seconds=30)
+CATCHING_UP_RECORDS = 10_000
+
+State = Literal["starting", "live", "idle", "catching_up", "pipeline_down"]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A topic behind a table, as clients are told of it."""
+
+    table: str
+    topic: str
+    lag_records: int
+    newest: datetime | None = None  # the latest event time in the table
+
+
+@dataclass(frozen=True)
+class Status:
+    """What clients are told."""
+
+    state: State
+    message: str
+    pipeline_seen: datetime | None
+    sources: tuple[Source, ...]
+
+
+@dataclass(frozen=True)
+class Freshness:
+    """Everything known of the pipeline; `heard`, `reported` and `arrived` give the next value."""
+
+    started: datetime  # of the server
+    pipeline_seen: datetime | None = None
+    reports: Mapping[str, Sequence[SourceReport]] = field(default_factory=dict)  # by generation
+    arrivals: Mapping[str, datetime] = field(default_factory=dict)  # by table: when rows last came
+
+    def heard(self, now: datetime) -> Freshness:
+        return replace(self, pipeline_seen=now)
+
+    def reported(self, now: datetime, generation: str, sources: Iterable[SourceReport]) -> Freshness:
+        return replace(self, pipeline_seen=now, reports={**self.reports, generation: tuple(sources)})
+
+    def arrived(self, now: datetime, tables: Iterable[str]) -> Freshness:
+        return replace(self, arrivals={**self.arrivals, **dict.fromkeys(tables, now)})
+
+    def status(self, now: datetime, live: Sequence[str], newest: Mapping[str, datetime | None]) -> Status:
+        """The state of the generations that are live, given the latest event time of each table."""
+        reports = [report for generation in live for report in self.reports.get(generation, ())]
+        state, message = self._judged(now, bool(live), reports)
+        sources = (Source(each.table, each.topic, each.lag_records, newest.get(each.table)) for each in reports)
+        return Status(state, message, self.pipeline_seen, tuple(sources))
+
+    def _judged(self, now: datetime, is_live: bool, reports: Sequence[SourceReport]) -> tuple[State, str]:
+        if self.pipeline_seen is None or now - self.pipeline_seen > DOWN_AFTER:
+            since = f"was last heard {_moment(self.pipeline_seen)}" if self.pipeline_seen else "has not been heard yet"
+            return "pipeline_down", f"the pipeline {since}; what is shown is as it was then"
+        if not is_live:
+            return "starting", "the first generation is being built; its tables appear when it has caught up"
+        behind = [report for report in reports if report.lag_records >= CATCHING_UP_RECORDS]
+        if behind:
+            told = ", ".join(f"{report.lag_records:,} records of topic {report.topic}" for report in behind)
+            return "catching_up", f"catching up: {told} are still to be read"
+        silent = [report for report in reports if now - self.arrivals.get(report.table, self.started) > IDLE_AFTER]
+        if reports and len(silent) == len(reports):
+            told = ", ".join(f"topic {report.topic} since {self._arrival(report.table)}" for report in silent)
+            return "idle", f"no new records: {told}"
+        return "live", "up to date"
+
+    def _arrival(self, table: str) -> str:
+        return _moment(self.arrivals[table]) if table in self.arrivals else "before the server started"
+
+
+def _moment(time: datetime) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -1,0 +1,189 @@
+"""One evaluation for each distinct viewport that changed, however many look at it.
+
+A viewport that somebody looks at is followed by one task: when its table changes it is evaluated once, compared with
+what it was, and told to all subscribers. It then rests at least TICK_SECONDS, and at least as long as the evaluation
+took: a dear viewport takes at most half of one worker's time, and changes that come meanwhile are taken together.
+
+Everything here but `changed` runs on the event loop; evaluations run on worker threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+
+from livetables.errors import RequestError
+from livetables.server import protocol
+from livetables.server.metrics import Metrics
+from livetables.server.rows import encoded_rows
+from livetables.server.store import Changed, Store
+from livetables.server.viewport import ViewOptions, column_type, patch
+
+TICK_SECONDS = 0.02
+WORKERS = 2
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class State:
+    """What a viewport shows at one time, and the frames that say so, made when first needed."""
+
+    heading: protocol.Heading
+    options: ViewOptions
+    columns: tuple[tuple[str, str], ...]
+    ids: tuple[int, ...]
+    arrow: pa.Table
+    rows: list[list[Any]]
+    total: int
+    patch: str | None = None  # what makes the state before this one, unless a snapshot is shorter
+
+    @cached_property
+    def schema(self) -> str:
+        return protocol.schema(self.heading, self.columns)
+
+    @cached_property
+    def snapshot(self) -> str:
+        return protocol.snapshot(self.heading, self.options.offset, self.total, self.ids, self.rows)
+
+    def is_like(self, other: State) -> bool:
+        """Whether both show the same: a client that has one needs no frame for the other."""
+        return (
+            self.heading.generation == other.heading.generation
+            and self.columns == other.columns
+            and self.total == other.total
+            and self.ids == other.ids
+            and self.rows == other.rows
+        )
+
+
+@dataclass(eq=False)
+class Viewport:
+    """A distinct (table, options) with everybody who looks at it. `state` is None until it was evaluated once."""
+
+    table: str
+    options: ViewOptions
+    subscribers: set[Callable[[], None]] = field(default_factory=set)
+    state: State | RequestError | None = None
+    sequence: int = 0
+    stale: asyncio.Event = field(default_factory=asyncio.Event)
+    task: asyncio.Task[None] | None = None
+
+
+class Hub:
+    """All viewports. `start` it on the event loop that its subscribers run on."""
+
+    def __init__(self, store: Store, metrics: Metrics) -> None:
+        self._store = store
+        self._metrics = metrics
+        self._viewports: dict[tuple[str, str], Viewport] = {}
+        self._pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="viewport")
+        self._loop: asyncio.AbstractEventLoop | None = None
+        store.listen(self.changed)
+
+    def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+
+    async def stop(self) -> None:
+        tasks = [viewport.task for viewport in self._viewports.values() if viewport.task]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._loop = None
+        self._pool.shutdown()
+
+    def changed(self, change: Changed) -> None:
+        """Have the viewports of changed tables evaluated; from any thread."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._mark, change.names)
+
+    def subscribe(self, table: str, options: ViewOptions, subscriber: Callable[[], None]) -> Viewport:
+        """Look at a table. The subscriber is called whenever the viewport has a new state."""
+        key = (table, options.model_dump_json())
+        viewport = self._viewports.get(key)
+        if viewport is None:
+            viewport = self._viewports[key] = Viewport(table, options)
+            viewport.stale.set()
+            viewport.task = asyncio.create_task(self._follow(viewport))
+            self._metrics.viewports.set(len(self._viewports))
+        viewport.subscribers.add(subscriber)
+        self._metrics.subscriptions.inc()
+        return viewport
+
+    def unsubscribe(self, viewport: Viewport, subscriber: Callable[[], None]) -> None:
+        """Look no more; the last one to leave ends the viewport."""
+        viewport.subscribers.discard(subscriber)
+        self._metrics.subscriptions.dec()
+        if not viewport.subscribers and viewport.task:
+            viewport.task.cancel()
+            del self._viewports[viewport.table, viewport.options.model_dump_json()]
+            self._metrics.viewports.set(len(self._viewports))
+
+    def _mark(self, names: frozenset[str]) -> None:
+        for viewport in self._viewports.values():
+            if viewport.table in names:
+                viewport.stale.set()
+
+    async def _follow(self, viewport: Viewport) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await viewport.stale.wait()
+            viewport.stale.clear()
+            started = time.monotonic()
+            state = await loop.run_in_executor(self._pool, self._evaluate, viewport)
+            if state is not viewport.state:
+                viewport.state = state
+                for subscriber in viewport.subscribers:
+                    subscriber()
+            await asyncio.sleep(max(TICK_SECONDS, time.monotonic() - started))
+
+    def _evaluate(self, viewport: Viewport) -> State | RequestError:
+        """The viewport's state now: the one it has, if nothing in view changed."""
+        started = time.monotonic()
+        before = viewport.state
+        try:
+            table, window = self._store.window(viewport.table, viewport.options)
+        except RequestError as problem:
+            return before if isinstance(before, RequestError) and str(before) == str(problem) else problem
+        except Exception:
+            log.exception("cannot evaluate a viewport of %s", viewport.table)
+            return RequestError(
+                "internal", f"the rows of {viewport.table} cannot be read", "the server's log tells why"
+            )
+        heading = protocol.Heading(
+            table=viewport.table, generation=table.generation, sequence=viewport.sequence + 1, newest=table.newest
+        )
+        columns = tuple((column.name, column_type(column.type)) for column in window.rows.schema)
+        state = State(
+            heading, viewport.options, columns, window.ids, window.rows, encoded_rows(window.rows), window.total
+        )
+        self._metrics.evaluations.inc()
+        self._metrics.evaluation_seconds.observe(time.monotonic() - started)
+        if isinstance(before, State):
+            if state.is_like(before):
+                return before
+            state = _with_patch(before, state)
+        viewport.sequence += 1
+        return state
+
+
+def _with_patch(before: State, state: State) -> State:
+    if before.heading.generation != state.heading.generation or before.columns != state.columns:
+        return state
+    old = [(row_id, tuple(row)) for row_id, row in zip(before.ids, before.rows, strict=True)]
+    new = [(row_id, tuple(row)) for row_id, row in zip(state.ids, state.rows, strict=True)]
+    change = patch(old, new)
+    if change is None:
+        return state
+    text = protocol.patch(state.heading, state.total, change)
+    return State(
+        state.heading, state.options, state.columns, state.ids, state.arrow, state.rows, state.total, patch=text
+    )

@@ -1,0 +1,61 @@
+"""What all doors of one server share."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from livetables.server.control_door import ControlDoor
+from livetables.server.freshness import Freshness, Status
+from livetables.server.hub import Hub
+from livetables.server.key import Key
+from livetables.server.metrics import Metrics
+from livetables.server.session import Sessions
+from livetables.server.store import Changed, Store
+from livetables.wire import SourceReport
+
+
+class Pulse:
+    """The pipeline's signs of life, from any thread."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._freshness = Freshness(datetime.now(UTC))
+        store.listen(self._arrived)
+
+    def heard(self) -> None:
+        with self._lock:
+            self._freshness = self._freshness.heard(datetime.now(UTC))
+
+    def reported(self, generation: str, sources: Sequence[SourceReport]) -> None:
+        with self._lock:
+            self._freshness = self._freshness.reported(datetime.now(UTC), generation, sources)
+
+    def status(self) -> Status:
+        live = [name for name, generation in self._store.generations().items() if generation.published]
+        newest = {name: table.newest for name, table in self._store.tables().items()}
+        return self._freshness.status(datetime.now(UTC), live, newest)
+
+    def _arrived(self, changed: Changed) -> None:
+        with self._lock:
+            self._freshness = self._freshness.arrived(datetime.now(UTC), changed.names)
+
+
+@dataclass(frozen=True)
+class Services:
+    """One of each, for all doors."""
+
+    store: Store
+    key: Key
+    pulse: Pulse
+    control: ControlDoor
+    hub: Hub
+    metrics: Metrics
+    sessions: Sessions = field(default_factory=Sessions)
+    origins: tuple[str, ...] = ()  # further web origins that may connect; a server's own always may
+    web_directory: Path | None = None  # the built web app, served at /
+    started: datetime = field(default_factory=lambda: datetime.now(UTC))

@@ -1,0 +1,358 @@
+"""One client on its WebSocket: login, subscriptions, and an outbox that never grows.
+
+The outbox holds which subscriptions have something new, not what: when the socket takes a frame, it gets the newest
+state of a viewport. A client that reads slowly gets fewer and newer frames, and costs the same memory however slow it
+is. Its own requests are answered through `replies`; when MAX_REPLIES of them wait, no more frames are read from it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
+
+from livetables.errors import LivetablesError, RequestError
+from livetables.server import protocol
+from livetables.server.hub import State, Viewport
+from livetables.server.protocol import Change, Heartbeat, Hello, Resync, Subscribe, Unsubscribe
+from livetables.server.viewport import ViewOptions
+
+if TYPE_CHECKING:
+    from livetables.server.services import Services
+
+HELLO_SECONDS = 5.0
+CLOSE_SECONDS = 2.0  # a client that does not read does not take its farewell either
+MAX_REPLIES = 100
+MAX_SESSIONS = 5_000
+WATCH_SECONDS = 1.0
+
+CLOSE_BAD_FRAME = 4400
+CLOSE_UNAUTHORIZED = 4401
+CLOSE_TIMEOUT = 4408
+CLOSE_TOO_MANY = 1013
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(eq=False)
+class Subscription:
+    """What a client looks at, and what it was last sent of it."""
+
+    sub: int
+    revision: int
+    format: protocol.Format
+    viewport: Viewport
+    generation: str | None = None
+    columns: tuple[tuple[str, str], ...] | None = None
+    sent: State | RequestError | None = None  # of this very viewport
+
+    def frames(self) -> list[str | bytes]:
+        """The frames that bring the client from what it was sent to the newest state."""
+        state, before = self.viewport.state, self.sent
+        if state is None or state is before:
+            return []
+        self.sent = state
+        if isinstance(state, RequestError):
+            return [protocol.error(state, self.sub)]
+        rests: list[str] = []
+        if self.generation not in (None, state.heading.generation):
+            rests.append(protocol.rebound(state.heading, str(self.generation)))
+        if self.columns != state.columns:
+            rests.append(state.schema)
+        self.generation, self.columns = state.heading.generation, state.columns
+        if self.format == "arrow":
+            window = protocol.arrow_snapshot(
+                self.sub, self.revision, state.heading, state.options.offset, state.total, state.ids, state.arrow
+            )
+            return [*(self._framed(rest) for rest in rests), window]
+        follows = isinstance(before, State) and before.heading.sequence + 1 == state.heading.sequence
+        rests.append(state.patch if follows and state.patch is not None else state.snapshot)
+        return [self._framed(rest) for rest in rests]
+
+    def skipped(self) -> int:
+        """How many states the client will never see, because a newer one is there."""
+        state = self.viewport.state
+        if isinstance(state, State) and isinstance(self.sent, State):
+            return max(0, state.heading.sequence - self.sent.heading.sequence - 1)
+        return 0
+
+    def _framed(self, rest: str) -> str:
+        return protocol.about(self.sub, self.revision, rest)
+
+
+class Session:
+    """A client that has logged in."""
+
+    def __init__(self, websocket: WebSocket, services: Services) -> None:
+        self._websocket = websocket
+        self._services = services
+        self._subscriptions: dict[int, Subscription] = {}
+        self._marks: dict[int, Callable[[], None]] = {}
+        self._news: dict[int, None] = {}  # subscriptions with something new, in the order in which it came
+        self._replies: deque[str] = deque()
+        self._status: str | None = None
+        self._wake = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+        self.heard = self.spoke = time.monotonic()
+        self.end: asyncio.Future[tuple[int, str]] = asyncio.get_running_loop().create_future()
+
+    async def run(self) -> None:
+        """Serve until the client goes, or is sent away."""
+        self.reply(protocol.hello(version("livetables"), list(self._services.store.tables())))
+        self.tell_status(protocol.status(self._services.pulse.status()))
+        reader, writer = asyncio.create_task(self._read()), asyncio.create_task(self._write())
+        ends: list[asyncio.Future[Any]] = [reader, writer, self.end]
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (reader, writer):
+                task.cancel()
+            ended = await asyncio.gather(reader, writer, return_exceptions=True)
+            for sub in list(self._subscriptions):
+                self._unsubscribe(sub)
+        for outcome in ended:
+            if isinstance(outcome, Exception) and not isinstance(outcome, WebSocketDisconnect | OSError):
+                log.error("a session ended by a mistake of the server", exc_info=outcome)
+        if self.end.done():
+            await _close(self._websocket, *self.end.result())
+
+    def reply(self, frame: str) -> None:
+        self._replies.append(frame)
+        if len(self._replies) >= MAX_REPLIES:
+            self._room.clear()
+        self._wake.set()
+
+    def tell_status(self, frame: str) -> None:
+        """Tell the client why data is old; only the newest is kept."""
+        self._status = frame
+        self._wake.set()
+
+    def send_away(self, code: int, reason: str) -> None:
+        if not self.end.done():
+            self.end.set_result((code, reason))
+
+    # Reading
+
+    async def _read(self) -> None:
+        while True:
+            await self._room.wait()
+            text = await _received(self._websocket)
+            self.heard = time.monotonic()
+            sub = None
+            try:
+                frame = protocol.client_frame(text)
+                sub = getattr(frame, "sub", None)
+                self._take(frame)
+            except LivetablesError as problem:
+                self.reply(protocol.error(problem, sub))
+
+    def _take(self, frame: protocol.ClientFrame) -> None:
+        match frame:
+            case Subscribe():
+                self._subscribe(frame)
+            case Change():
+                subscription = self._subscription(frame.sub)
+                view = frame.applied_to(subscription.viewport.options)
+                self._unsubscribe(frame.sub)
+                looking = self._look(frame.sub, frame.revision, subscription.format, subscription.viewport.table, view)
+                looking.generation, looking.columns = subscription.generation, subscription.columns
+            case Unsubscribe():
+                self._subscription(frame.sub)
+                self._unsubscribe(frame.sub)
+            case Resync():
+                self._subscription(frame.sub).sent = None
+                self._mark(frame.sub)
+            case Heartbeat():
+                self.reply(protocol.heartbeat(datetime.now(UTC)))
+            case Hello():
+                raise RequestError("bad_frame", "hello came twice", "send it once, as the first frame")
+
+    def _subscribe(self, frame: Subscribe) -> None:
+        if frame.sub in self._subscriptions:
+            raise RequestError("bad_frame", f"sub {frame.sub} is in use", "choose another number, or send `set`")
+        if len(self._subscriptions) >= protocol.MAX_SUBSCRIPTIONS:
+            raise RequestError(
+                "limit", f"{protocol.MAX_SUBSCRIPTIONS} subscriptions are open", "unsubscribe from one first"
+            )
+        self._look(frame.sub, frame.revision, frame.format, frame.table, frame.view)
+
+    def _look(self, sub: int, revision: int, payload: protocol.Format, table: str, view: ViewOptions) -> Subscription:
+        mark = partial(self._mark, sub)
+        viewport = self._services.hub.subscribe(table, view, mark)
+        subscription = self._subscriptions[sub] = Subscription(sub, revision, payload, viewport)
+        self._marks[sub] = mark
+        self._mark(sub)
+        return subscription
+
+    def _unsubscribe(self, sub: int) -> None:
+        subscription = self._subscriptions.pop(sub)
+        self._news.pop(sub, None)
+        self._services.hub.unsubscribe(subscription.viewport, self._marks.pop(sub))
+
+    def _subscription(self, sub: int) -> Subscription:
+        if sub not in self._subscriptions:
+            raise RequestError("unknown_subscription", f"there is no subscription {sub}", "subscribe first")
+        return self._subscriptions[sub]
+
+    # Writing
+
+    def _mark(self, sub: int) -> None:
+        self._news[sub] = None
+        self._wake.set()
+
+    async def _write(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while frames := self._next_frames():
+                for frame in frames:
+                    await self._send(frame)
+
+    def _next_frames(self) -> list[str | bytes]:
+        """What to send next: answers, then the status, then what is new, the longest waiting first."""
+        if self._replies:
+            frame = self._replies.popleft()
+            self._room.set()
+            return [frame]
+        if self._status is not None:
+            status, self._status = self._status, None
+            return [status]
+        while self._news:
+            subscription = self._subscriptions[next(iter(self._news))]
+            del self._news[subscription.sub]
+            self._services.metrics.frames_skipped.inc(subscription.skipped())
+            if frames := subscription.frames():
+                return frames
+        return []
+
+    async def _send(self, frame: str | bytes) -> None:
+        kind = "text" if isinstance(frame, str) else "bytes"
+        await self._websocket.send({"type": "websocket.send", kind: frame})
+        self.spoke = time.monotonic()
+        self._services.metrics.frames.inc()
+
+
+class Sessions:
+    """All clients: how many, who is silent, and what all of them are to know."""
+
+    def __init__(self) -> None:
+        self.waiting = 0  # connected, not logged in
+        self._sessions: set[Session] = set()
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    @property
+    def is_full(self) -> bool:
+        return self.waiting + len(self._sessions) >= MAX_SESSIONS
+
+    def add(self, session: Session) -> None:
+        self._sessions.add(session)
+
+    def remove(self, session: Session) -> None:
+        self._sessions.discard(session)
+
+    async def watch(self, services: Services) -> None:
+        """Tell everybody of a new status; give silent clients a heartbeat; send the dead away. Runs forever."""
+        told = None
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
+            status = services.pulse.status()
+            cause = (status.state, status.message, [source.lag_records for source in status.sources])
+            now = time.monotonic()
+            for session in list(self._sessions):
+                if cause != told:
+                    session.tell_status(protocol.status(status))
+                elif now - session.spoke > protocol.HEARTBEAT_SECONDS:
+                    session.spoke = now
+                    session.reply(protocol.heartbeat(datetime.now(UTC)))
+                if now - session.heard > protocol.IDLE_SECONDS:
+                    session.send_away(CLOSE_TIMEOUT, f"nothing heard for {protocol.IDLE_SECONDS} s: send heartbeats")
+            told = cause
+
+
+async def serve_session(websocket: WebSocket, services: Services) -> None:
+    """Serve one client from its connection to its end."""
+    if not _origin_fits(websocket, services.origins):
+        await websocket.close(reason="this origin may not connect: add it to server.origins")
+        return
+    sessions = services.sessions
+    await websocket.accept()
+    if sessions.is_full:
+        await _close(websocket, CLOSE_TOO_MANY, "too many clients: try again later")
+        return
+    sessions.waiting += 1
+    try:
+        await asyncio.wait_for(_log_in(websocket, services), HELLO_SECONDS)
+    except TimeoutError:
+        await _refuse(websocket, RequestError("timeout", "no hello came in time", "send hello first"), CLOSE_TIMEOUT)
+        return
+    except RequestError as problem:
+        code = CLOSE_UNAUTHORIZED if problem.code == "unauthorized" else CLOSE_BAD_FRAME
+        await _refuse(websocket, problem, code)
+        return
+    except (WebSocketDisconnect, OSError):
+        return
+    finally:
+        sessions.waiting -= 1
+    session = Session(websocket, services)
+    sessions.add(session)
+    services.metrics.clients.set(len(sessions))
+    try:
+        await session.run()
+    finally:
+        sessions.remove(session)
+        services.metrics.clients.set(len(sessions))
+
+
+async def _log_in(websocket: WebSocket, services: Services) -> None:
+    frame = protocol.client_frame(await _received(websocket))
+    if not isinstance(frame, Hello):
+        raise RequestError("unauthorized", f"{frame.type} came before hello", "send hello with the key first")
+    if frame.protocol != protocol.PROTOCOL:
+        raise RequestError(
+            "unsupported_protocol",
+            f"the client speaks protocol {frame.protocol}, the server {protocol.PROTOCOL}",
+            "reload the page, or install the client of the server's version",
+        )
+    if not services.key.fits(frame.token):
+        services.metrics.logins_failed.labels("websocket").inc()
+        raise RequestError("unauthorized", "the key is wrong", "log in with the key that the server was started with")
+
+
+async def _received(websocket: WebSocket) -> str:
+    """The text of the next frame; of a binary one, text that is no frame."""
+    message = await websocket.receive()
+    if message["type"] == "websocket.disconnect":
+        raise WebSocketDisconnect(message["code"])
+    return message.get("text") or ""
+
+
+async def _refuse(websocket: WebSocket, problem: RequestError, code: int) -> None:
+    with suppress(WebSocketDisconnect, OSError, RuntimeError):
+        await websocket.send_text(protocol.error(problem))
+    await _close(websocket, code, problem.problem)
+
+
+async def _close(websocket: WebSocket, code: int, reason: str) -> None:
+    if websocket.application_state == WebSocketState.CONNECTED:
+        with suppress(WebSocketDisconnect, OSError, RuntimeError, TimeoutError):
+            await asyncio.wait_for(websocket.close(code, reason[:120]), CLOSE_SECONDS)
+
+
+def _origin_fits(websocket: WebSocket, origins: tuple[str, ...]) -> bool:
+    """Whether the page that connects is the server's own or one that was configured; programs send no origin."""
+    origin = websocket.headers.get("origin")
+    return origin is None or origin in origins or urlsplit(origin).netloc == websocket.headers.get("host")

@@ -1,0 +1,137 @@
+"""What goes between the pipeline and the server: batches and shapes as bytes, and what they tell each other beside.
+
+Bytes are the length of a header, the header in JSON, and Arrow IPC streams.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from livetables.change import Batch, TableChanges, TableShape
+
+LENGTH = struct.Struct("<Q")
+
+
+@dataclass(frozen=True)
+class SourceReport:
+    """A topic as a generation reads it into a table: how many of its records are still to be read."""
+
+    table: str
+    topic: str
+    lag_records: int
+
+
+@dataclass(frozen=True)
+class ControlRequest:
+    """A control message that a client wants to have published."""
+
+    request_id: int
+    fields: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """Where on the control topic a message is."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+def encode_batch(batch: Batch) -> bytes:
+    tables = [table for changes in batch.changes for table in (changes.upserts, changes.deletes)]
+    streams = [_ipc(table) for table in tables]
+    header = {
+        "generation": batch.generation,
+        "batch_id": batch.batch_id,
+        "tables": [changes.table for changes in batch.changes],
+        "lengths": [len(stream) for stream in streams],
+        "unknown_fields": batch.unknown_fields,
+    }
+    return b"".join([_header(header), *streams])
+
+
+def decode_batch(data: bytes | pa.Buffer) -> Batch:
+    header, tables = _decoded(data)
+    changes = zip(header["tables"], tables[::2], tables[1::2], strict=True)
+    return Batch(
+        header["generation"],
+        header["batch_id"],
+        tuple(TableChanges(*each) for each in changes),
+        header["unknown_fields"],
+    )
+
+
+def encode_shapes(generation: str, shapes: Sequence[TableShape]) -> bytes:
+    streams = [encode_shape(shape) for shape in shapes]
+    return b"".join([_header({"generation": generation, "lengths": [len(stream) for stream in streams]}), *streams])
+
+
+def decode_shapes(data: bytes | pa.Buffer) -> tuple[str, tuple[TableShape, ...]]:
+    header, parts = _parts(data)
+    return header["generation"], tuple(decode_shape(part) for part in parts)
+
+
+def encode_shape(shape: TableShape) -> bytes:
+    header = {
+        "name": shape.name,
+        "key": shape.key,
+        "version": shape.version,
+        "aliases": shape.aliases,
+        "appends": shape.appends,
+    }
+    stream = _ipc(shape.schema.empty_table())
+    return b"".join([_header({**header, "lengths": [len(stream)]}), stream])
+
+
+def decode_shape(data: bytes | pa.Buffer) -> TableShape:
+    header, (table,) = _decoded(data)
+    return TableShape(
+        header["name"],
+        table.schema,
+        tuple(header["key"]),
+        tuple(header["version"]),
+        tuple(header["aliases"]),
+        header["appends"],
+    )
+
+
+def _header(header: dict[str, Any]) -> bytes:
+    """A header with its length, as long as keeps the Arrow data after it aligned."""
+    text = json.dumps(header).encode()
+    padded = text + b" " * (-(len(text) + LENGTH.size) % 64)
+    return LENGTH.pack(len(padded)) + padded
+
+
+def _ipc(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
+def _parts(data: bytes | pa.Buffer) -> tuple[dict[str, Any], list[pa.Buffer]]:
+    buffer = pa.py_buffer(data)
+    if len(buffer) < LENGTH.size:
+        raise ValueError("cut off before its header")
+    (length,) = LENGTH.unpack_from(buffer)
+    start = LENGTH.size + length
+    header = json.loads(buffer.slice(LENGTH.size, length).to_pybytes())
+    return header, list(_slices(buffer, start, header["lengths"]))
+
+
+def _slices(buffer: pa.Buffer, start: int, lengths: Iterable[int]) -> Iterable[pa.Buffer]:
+    for length in lengths:
+        yield buffer.slice(start, length)
+        start += length
+
+
+def _decoded(data: bytes | pa.Buffer) -> tuple[dict[str, Any], list[pa.Table]]:
+    header, parts = _parts(data)
+    return header, [pa.ipc.open_stream(part).read_all() for part in parts]

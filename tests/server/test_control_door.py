@@ -1,0 +1,109 @@
+"""Control messages between the threads of clients and the pipeline's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+
+from livetables.errors import RequestError
+from livetables.server.control_door import MAX_WAITING, ControlDoor
+from livetables.wire import ControlRequest, Receipt
+
+LONG = 10.0  # never waited for, unless a test fails
+
+
+@pytest.fixture
+def door() -> ControlDoor:
+    return ControlDoor()
+
+
+@pytest.fixture
+def clients() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(MAX_WAITING + 1) as pool:
+        yield pool
+
+
+def test_a_request_is_taken_and_its_receipt_comes_back(door: ControlDoor, clients: ThreadPoolExecutor) -> None:
+    answer = clients.submit(door.send, {"joinType": "left"}, LONG)
+    (request,) = door.take(LONG)
+    assert request.fields == {"joinType": "left"}
+    door.settle(request.request_id, Receipt("control", 0, 7))
+    assert answer.result(LONG) == Receipt("control", 0, 7)
+
+
+def test_a_refusal_comes_back_too(door: ControlDoor, clients: ThreadPoolExecutor) -> None:
+    answer = clients.submit(door.send, {}, LONG)
+    (request,) = door.take(LONG)
+    door.settle(request.request_id, RequestError("unavailable", "no broker", "start it"))
+    with pytest.raises(RequestError, match="no broker"):
+        answer.result(LONG)
+
+
+def test_each_answer_goes_to_who_asked(door: ControlDoor, clients: ThreadPoolExecutor) -> None:
+    answers = {name: clients.submit(door.send, {"usersTopic": name}, LONG) for name in ("a", "b", "c")}
+    for request in taken(door, 3):
+        door.settle(request.request_id, Receipt(request.fields["usersTopic"], 0, 0))
+    assert {name: answer.result(LONG).topic for name, answer in answers.items()} == {"a": "a", "b": "b", "c": "c"}
+
+
+def test_nothing_is_taken_twice(door: ControlDoor, clients: ThreadPoolExecutor) -> None:
+    answer = clients.submit(door.send, {}, LONG)
+    (request,) = door.take(LONG)
+    assert door.take(0) == []
+    door.settle(request.request_id, Receipt("control", 0, 0))
+    answer.result(LONG)
+
+
+def test_to_take_where_nothing_waits_gives_nothing_in_time(door: ControlDoor) -> None:
+    assert door.take(0) == []
+    assert door.take(0.01) == []
+
+
+def test_without_a_pipeline_the_client_is_told_and_the_request_forgotten(door: ControlDoor) -> None:
+    with pytest.raises(RequestError, match="start the pipeline") as refused:
+        door.send({}, seconds_max=0.01)
+    assert refused.value.code == "unavailable"
+    assert door.take(0) == []
+
+
+def test_an_answer_that_comes_too_late_or_twice_does_no_harm(door: ControlDoor, clients: ThreadPoolExecutor) -> None:
+    answer = clients.submit(door.send, {}, LONG)
+    (request,) = door.take(LONG)
+    door.settle(request.request_id, Receipt("control", 0, 1))
+    door.settle(request.request_id, Receipt("control", 0, 2))
+    assert answer.result(LONG).offset == 1
+    door.settle(request.request_id, RequestError("internal", "late", "none"))
+    door.settle(12345, Receipt("control", 0, 3))
+
+
+def test_what_waits_has_a_limit_also_when_it_was_taken(door: ControlDoor, clients: ThreadPoolExecutor) -> None:
+    answers: list[Future[Receipt]] = [clients.submit(door.send, {}, LONG) for _ in range(MAX_WAITING)]
+    requests = taken(door, MAX_WAITING)
+    with pytest.raises(RequestError) as refused:
+        door.send({}, LONG)
+    assert refused.value.code == "limit"
+    for request in requests:
+        door.settle(request.request_id, Receipt("control", 0, request.request_id))
+    assert len({answer.result(LONG).offset for answer in answers}) == MAX_WAITING
+
+
+def test_a_message_is_kept_as_it_was_sent(door: ControlDoor, clients: ThreadPoolExecutor) -> None:
+    fields = {"joinType": "left"}
+    answer = clients.submit(door.send, fields, LONG)
+    (request,) = door.take(LONG)
+    fields["joinType"] = "inner"
+    assert request.fields == {"joinType": "left"}
+    door.settle(request.request_id, Receipt("control", 0, 0))
+    answer.result(LONG)
+
+
+def taken(door: ControlDoor, count: int) -> list[ControlRequest]:
+    """That many requests, which may come one after the other."""
+    requests: list[ControlRequest] = []
+    while len(requests) < count:
+        more = door.take(LONG)
+        assert more, "the requests did not come"
+        requests += more
+    return requests

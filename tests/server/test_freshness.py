@@ -1,0 +1,122 @@
+"""One state for the pipeline's condition, with its cause in a sentence."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from livetables.server.freshness import CATCHING_UP_RECORDS, DOWN_AFTER, IDLE_AFTER, Freshness, Source, State
+from livetables.wire import SourceReport
+
+NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
+A_MICROSECOND = timedelta(microseconds=1)
+LONG_AGO = NOW - IDLE_AFTER - A_MICROSECOND
+FRESH = Freshness(started=NOW)
+USERS = SourceReport("users_ui", "users", 0)
+ACCOUNTS = SourceReport("accounts_ui", "accounts", 0)
+BEHIND = SourceReport("accounts_ui", "accounts", CATCHING_UP_RECORDS)
+
+
+def state_of(freshness: Freshness, now: datetime = NOW, live: tuple[str, ...] = ("g1",)) -> State:
+    return freshness.status(now, live, {}).state
+
+
+@pytest.mark.parametrize(
+    ("reports", "state"),
+    [
+        ([USERS], "live"),
+        ([], "live"),
+        ([USERS, BEHIND], "catching_up"),
+        ([SourceReport("a", "t", CATCHING_UP_RECORDS - 1)], "live"),
+    ],
+)
+def test_the_lag_of_what_is_live_decides(reports: list[SourceReport], state: State) -> None:
+    assert state_of(FRESH.reported(NOW, "g1", reports)) == state
+
+
+@pytest.mark.parametrize(
+    ("users_came", "accounts_came", "state"),
+    [
+        (LONG_AGO, LONG_AGO, "idle"),
+        (LONG_AGO, NOW, "live"),
+        (LONG_AGO + A_MICROSECOND, LONG_AGO, "live"),
+    ],
+)
+def test_idle_is_when_no_table_got_rows_for_a_while(
+    users_came: datetime, accounts_came: datetime, state: State
+) -> None:
+    freshness = FRESH.arrived(users_came, ["users_ui"]).arrived(accounts_came, ["accounts_ui"])
+    assert state_of(freshness.reported(NOW, "g1", [USERS, ACCOUNTS])) == state
+
+
+def test_a_server_that_just_started_is_not_idle() -> None:
+    later = NOW + IDLE_AFTER
+    assert state_of(FRESH.reported(later, "g1", [USERS]), later) == "live"
+    later += A_MICROSECOND
+    assert state_of(FRESH.reported(later, "g1", [USERS]), later) == "idle"
+
+
+def test_catching_up_counts_more_than_idle() -> None:
+    freshness = FRESH.arrived(LONG_AGO, ["accounts_ui"]).reported(NOW, "g1", [BEHIND])
+    assert state_of(freshness) == "catching_up"
+
+
+def test_a_pipeline_never_heard_is_down() -> None:
+    status = FRESH.status(NOW, [], {})
+    assert (status.state, status.pipeline_seen, status.sources) == ("pipeline_down", None, ())
+    assert "has not been heard yet" in status.message
+
+
+def test_a_pipeline_is_down_when_it_was_silent_for_too_long() -> None:
+    freshness = FRESH.reported(NOW, "g1", [USERS])
+    assert state_of(freshness, NOW + DOWN_AFTER) == "live"
+    status = freshness.status(NOW + DOWN_AFTER + A_MICROSECOND, ["g1"], {})
+    assert (status.state, status.pipeline_seen) == ("pipeline_down", NOW)
+    assert "2026-01-31 12:00:00 UTC" in status.message
+
+
+def test_rows_are_no_sign_of_life() -> None:
+    assert state_of(FRESH.arrived(NOW, ["users_ui"])) == "pipeline_down"
+
+
+def test_any_sign_of_life_counts_and_forgets_no_reports() -> None:
+    later = NOW + timedelta(seconds=20)
+    status = FRESH.reported(NOW, "g1", [USERS]).heard(later).status(later, ["g1"], {})
+    assert (status.state, status.pipeline_seen) == ("live", later)
+    assert status.sources == (Source("users_ui", "users", 0, None),)
+
+
+def test_a_source_tells_the_latest_event_time_of_its_table() -> None:
+    status = FRESH.reported(NOW, "g1", [USERS, ACCOUNTS]).status(NOW, ["g1"], {"users_ui": LONG_AGO, "user": NOW})
+    assert status.sources == (Source("users_ui", "users", 0, LONG_AGO), Source("accounts_ui", "accounts", 0, None))
+
+
+def test_a_first_generation_is_being_built() -> None:
+    status = FRESH.reported(NOW, "g1", [BEHIND]).status(NOW, [], {})
+    assert (status.state, status.sources) == ("starting", ())
+    assert "being built" in status.message
+
+
+def test_a_generation_that_is_not_live_does_not_count() -> None:
+    freshness = FRESH.reported(NOW, "g1", [USERS]).reported(NOW, "g2", [BEHIND])
+    assert state_of(freshness) == "live"
+    assert state_of(freshness, live=("g1", "g2")) == "catching_up"
+
+
+def test_the_newest_report_of_a_generation_counts() -> None:
+    assert state_of(FRESH.reported(NOW, "g1", [BEHIND]).reported(NOW, "g1", [USERS])) == "live"
+
+
+def test_catching_up_tells_how_much_is_left_of_which_topic() -> None:
+    message = FRESH.reported(NOW, "g1", [USERS, BEHIND]).status(NOW, ["g1"], {}).message
+    assert "10,000 records of topic accounts" in message
+    assert "users" not in message
+
+
+def test_idle_tells_since_when() -> None:
+    later = NOW + timedelta(minutes=1)
+    freshness = FRESH.arrived(NOW, ["accounts_ui"]).reported(later, "g1", [ACCOUNTS, USERS])
+    assert freshness.status(later, ["g1"], {}).message == (
+        "no new records: topic accounts since 2026-01-31 12:00:00 UTC, topic users since before the server started"
+    )

@@ -1,0 +1,102 @@
+"""Batches and shapes are the same after the wire."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from livetables.change import Batch, TableChanges, TableShape
+from livetables.wire import decode_batch, decode_shape, decode_shapes, encode_batch, encode_shape, encode_shapes
+
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.int64(), nullable=False),
+        ("name", pa.string()),
+        ("value", pa.float64()),
+        ("good", pa.bool_()),
+        ("at", pa.timestamp("us", "UTC")),
+    ]
+)
+ROW = {"id": 1, "name": "naïve \N{SNOWMAN}", "value": -0.5, "good": None, "at": datetime(2026, 1, 31, tzinfo=UTC)}
+
+names = st.text(min_size=1, max_size=20)
+rows = st.lists(
+    st.fixed_dictionaries(
+        {
+            "id": st.integers(-(2**63), 2**63 - 1),
+            "name": st.none() | st.text(max_size=20),
+            "value": st.none() | st.floats(allow_nan=False),
+            "good": st.none() | st.booleans(),
+            "at": st.none() | st.datetimes(timezones=st.just(UTC)),
+        }
+    ),
+    max_size=5,
+)
+
+
+@given(names, st.integers(0, 2**63 - 1), st.lists(st.tuples(names, rows, rows), max_size=4))
+def test_a_batch_is_the_same_after_the_wire(
+    generation: str, batch_id: int, tables: list[tuple[str, list[object], list[object]]]
+) -> None:
+    changes = tuple(
+        TableChanges(
+            name,
+            pa.Table.from_pylist(upserts, schema=SCHEMA),
+            pa.Table.from_pylist(deletes, schema=SCHEMA).select(["id", "name"]),
+        )
+        for name, upserts, deletes in tables
+    )
+    batch = Batch(generation, batch_id, changes, {name: {name: batch_id} for name, _, _ in tables})
+    assert decode_batch(encode_batch(batch)) == batch
+
+
+@pytest.mark.parametrize("deletes", [pa.table({}), SCHEMA.empty_table(), SCHEMA.empty_table().select(["id"])])
+def test_no_rows_are_no_rows_after_the_wire(deletes: pa.Table) -> None:
+    batch = Batch("g", 0, (TableChanges("t", SCHEMA.empty_table(), deletes),))
+    (changes,) = decode_batch(encode_batch(batch)).changes
+    assert (changes.upserts.schema, changes.upserts.num_rows) == (SCHEMA, 0)
+    assert (changes.deletes.schema, changes.deletes.num_rows) == (deletes.schema, 0)
+
+
+def test_a_batch_without_tables_passes() -> None:
+    assert decode_batch(encode_batch(Batch("g", 7, ()))) == Batch("g", 7, ())
+
+
+def test_a_table_of_many_chunks_keeps_its_rows() -> None:
+    table = pa.concat_tables([pa.Table.from_pylist([ROW], schema=SCHEMA)] * 3)
+    assert table["id"].num_chunks == 3
+    batch = Batch("g", 0, (TableChanges("t", table, pa.table({})),))
+    assert decode_batch(pa.py_buffer(encode_batch(batch))) == batch
+
+
+def test_the_arrow_data_is_aligned() -> None:
+    data = encode_batch(Batch("g", 0, (TableChanges("t", SCHEMA.empty_table(), pa.table({})),)))
+    assert (8 + int.from_bytes(data[:8], "little")) % 64 == 0
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        TableShape("t", SCHEMA, ("id",)),
+        TableShape("t", SCHEMA, ("id", "name"), version=("at", "id"), aliases=("user", "ünique")),
+        TableShape("log", SCHEMA, ("id",), appends=True),
+    ],
+)
+def test_a_shape_is_the_same_after_the_wire(shape: TableShape) -> None:
+    assert decode_shape(encode_shape(shape)) == shape
+    assert decode_shapes(encode_shapes("g", [shape, shape])) == ("g", (shape, shape))
+
+
+def test_a_generation_without_tables_passes() -> None:
+    assert decode_shapes(encode_shapes("g", [])) == ("g", ())
+
+
+@pytest.mark.parametrize("cut", [0, 10, 64, 200, -1])
+def test_what_is_cut_off_is_an_error(cut: int) -> None:
+    data = encode_batch(Batch("g", 0, (TableChanges("t", pa.Table.from_pylist([ROW] * 9, SCHEMA), pa.table({})),)))
+    with pytest.raises((ValueError, IndexError, OSError)):
+        decode_batch(data[:cut])

@@ -20,6 +20,7 @@ ErrorCode = Literal[
     "bad_filter",
     "bad_sql",
     "limit",
+    "busy",
     "timeout",
     "unavailable",
     "internal",

@@ -83,7 +83,7 @@ def test_what_waits_has_a_limit_also_when_it_was_taken(door: ControlDoor, client
     requests = taken(door, MAX_WAITING)
     with pytest.raises(RequestError) as refused:
         door.send({}, LONG)
-    assert refused.value.code == "limit"
+    assert refused.value.code == "busy"
     for request in requests:
         door.settle(request.request_id, Receipt("control", 0, request.request_id))
     assert len({answer.result(LONG).offset for answer in answers}) == MAX_WAITING

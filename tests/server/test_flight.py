@@ -347,7 +347,7 @@ def test_more_scans_than_places_are_refused_until_one_ends(client: Client, big: 
         reader.read_chunk()
     with pytest.raises(flight.FlightServerError, match="ask again when one has been read") as error:
         client.get(table="people").read_all()
-    assert told(error)["code"] == "limit"
+    assert told(error)["code"] == "busy"
     assert client.get(table="people", size=1).read_all().num_rows == 1
     assert 0 < readers.pop().read_all().num_rows < big.num_rows
     wait_until(lambda: can_scan(client), "there is a place again")
@@ -359,7 +359,7 @@ def can_scan(client: Client) -> bool:
     try:
         return bool(client.get(table="people").read_all().num_rows)
     except flight.FlightServerError as error:
-        if json.loads(error.extra_info)["code"] != "limit":
+        if json.loads(error.extra_info)["code"] != "busy":
             raise
         return False
 

@@ -26,9 +26,11 @@ from livetables.change import Batch, TableChanges, TableShape
 from livetables.errors import RequestError
 from livetables.server import http
 from livetables.server.control_door import ControlDoor
-from livetables.server.http import MAX_BODY_BYTES, MAX_SQL_ROWS, create_app
+from livetables.server.gate import MAX_BODY_BYTES
+from livetables.server.http import create_app
 from livetables.server.hub import Hub
 from livetables.server.key import Key
+from livetables.server.messages import MAX_SQL_ROWS
 from livetables.server.metrics import Metrics
 from livetables.server.rows import ARROW, CSV
 from livetables.server.services import Pulse, Services
@@ -616,7 +618,7 @@ def test_a_control_message_of_another_shape_is_refused(services: Services, clien
     ("outcome", "status"),
     [
         (RequestError("unavailable", "the broker is away", "start it"), 503),
-        (RequestError("limit", "too many", "later"), 429),
+        (RequestError("busy", "too many", "later"), 429),
         (RequestError("timeout", "too slow", "again"), 504),
         (RequestError("bad_frame", "no", "yes"), 400),
     ],

@@ -406,14 +406,14 @@ def test_a_batch_and_a_window_go_before_a_hungry_query(served: Store) -> None:
         assert served.window("big", ViewOptions(quick="user 19"))[1].total > 0
     for each in hungry:
         each.join()
-    assert {error.code for error in outcomes} <= {"limit", "timeout"}
+    assert {error.code for error in outcomes} <= {"limit", "busy", "timeout"}
 
 
 def test_only_so_many_queries_run_at_once(served: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "SQL_WAIT_SECONDS", 0.1)
     with served.sql("SELECT 1"), served.sql("SELECT 2"):
         error = refusal(served, "SELECT 3")
-        assert (error.code, error.cure) == ("limit", "send it again later")
+        assert (error.code, error.cure) == ("busy", "send it again later")
     assert answer(served, "SELECT 3") == [(3,)]
 
 

@@ -34,7 +34,7 @@ class ControlDoor:
         """Have a message published, and wait until it is."""
         with self._changed:
             if len(self._answers) >= MAX_WAITING:
-                raise RequestError("limit", "too many control messages are waiting", "send them again later, or fewer")
+                raise RequestError("busy", "too many control messages are waiting", "send them again later, or fewer")
             request = ControlRequest(next(self._ids), dict(fields))
             answer: Future[Receipt] = Future()
             self._waiting[request.request_id] = request

@@ -366,7 +366,7 @@ class _Streams:
     def _place(self) -> Iterator[None]:
         if not self._places.acquire(blocking=False):
             raise RequestError(
-                "limit",
+                "busy",
                 f"{SCANS_MAX} tables or queries are being read already, which is the most at one time",
                 "ask again when one has been read, or ask for a window (`offset` and `size`)",
             )

@@ -6,16 +6,13 @@ was asked for is a `Problem`: a code for programs, what is wrong, and what mends
 
 from __future__ import annotations
 
-import json
 import logging
-import re
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
 from contextlib import suppress
-from datetime import datetime
 from functools import partial
 from importlib.metadata import version
 from itertools import chain
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import anyio.to_thread
 import pyarrow as pa
@@ -25,28 +22,42 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.security import HTTPBearer
 from prometheus_client import Gauge
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    PlainSerializer,
-    TypeAdapter,
-    ValidationError,
-    WithJsonSchema,
-    model_validator,
-)
 from pydantic_core import to_json
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from livetables.errors import ErrorCode, RequestError
+from livetables.errors import RequestError
 from livetables.server.control_door import MAX_WAITING
+from livetables.server.gate import (
+    Gate,
+    http_problem,
+    is_locked,
+    request_problem,
+    validation_problem,
+)
+from livetables.server.messages import (
+    MAX_SQL_ROWS,
+    Column,
+    ControlMessage,
+    ControlReceipt,
+    GenerationStatus,
+    Health,
+    Problem,
+    Readiness,
+    Rows,
+    RowsQuestion,
+    ServerStatus,
+    SourceStatus,
+    SqlAnswer,
+    SqlQuestion,
+    Table,
+    Tables,
+)
 from livetables.server.rows import (
     ARROW,
     CSV,
@@ -58,43 +69,18 @@ from livetables.server.rows import (
     chosen_media_type,
     csv_chunks,
     encoded_rows,
-    encoded_time,
 )
 from livetables.server.services import Services
 from livetables.server.session import serve_session
-from livetables.server.sql import MAX_SQL_CHARACTERS
 from livetables.server.store import SQL_AT_ONCE, Store
 from livetables.server.viewport import (
-    MAX_OFFSET,
-    MAX_TEXT_CHARACTERS,
-    MAX_WINDOW_ROWS,
-    Filter,
-    Selection,
-    Sort,
     ViewOptions,
     column_type,
 )
 
-WINDOW_ROWS = 300
-MAX_BODY_BYTES = 64 * 1024
-MAX_SQL_ROWS = 10_000
 MAX_SQL_BYTES = 64 * 1024 * 1024
 MAX_SQL_WAITING = 32
 
-STATUS: Mapping[ErrorCode, int] = {
-    "bad_frame": 400,
-    "unauthorized": 401,
-    "unsupported_protocol": 400,
-    "unknown_subscription": 404,
-    "unknown_table": 404,
-    "unknown_column": 400,
-    "bad_filter": 400,
-    "bad_sql": 400,
-    "limit": 413,
-    "timeout": 504,
-    "unavailable": 503,
-    "internal": 500,
-}
 PROBLEMS = {
     400: "The question does not fit the table, or the query is wrong",
     401: "The key is missing or wrong",
@@ -106,23 +92,6 @@ PROBLEMS = {
     500: "The server made a mistake; its log tells which",
     503: "What this needs is not there yet",
     504: "It took too long",
-}
-HEADERS = {
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Content-Security-Policy": "; ".join(
-        [
-            "default-src 'self'",
-            "style-src 'self' 'unsafe-inline'",  # the grid sizes its columns with style attributes
-            "img-src 'self' data:",
-            "font-src 'self' data:",  # the grid's icons
-            "connect-src 'self' ws: wss:",  # not every browser counts a WebSocket of one's own as 'self'
-            "object-src 'none'",
-            "base-uri 'self'",
-            "form-action 'self'",
-            "frame-ancestors 'self'",
-        ]
-    ),
 }
 WELCOME = """<!doctype html>
 <html lang="en">
@@ -142,181 +111,7 @@ curl -H "Authorization: Bearer $KEY" -H "Accept: text/csv" http://localhost:PORT
 </html>
 """
 
-FILTERS = TypeAdapter(list[Filter])
-
 log = logging.getLogger(__name__)
-
-Time = Annotated[
-    datetime, PlainSerializer(encoded_time, return_type=str), WithJsonSchema({"type": "string", "format": "date-time"})
-]
-
-
-class Problem(BaseModel):
-    """What went wrong, and what mends it."""
-
-    code: str = Field(description="for programs: unauthorized, unknown_table, bad_filter, ...")
-    problem: str
-    cure: str
-
-
-class CrowdedError(RequestError):
-    """Too much is waiting: the same request may be answered later."""
-
-
-class Health(BaseModel):
-    status: Literal["ok"] = "ok"
-
-
-class Readiness(BaseModel):
-    ready: Literal[True] = True
-    generation: str = Field(description="the generation that was published last")
-
-
-class Column(BaseModel):
-    name: str
-    type: str = Field(description="string, int64, double, bool or timestamp; in SQL answers, any Arrow type")
-
-
-class Table(BaseModel):
-    name: str
-    columns: list[Column]
-    generation: str
-    rows: int
-    newest: Time | None = Field(description="the latest event time in it")
-    alias_of: str | None = None
-
-
-class Tables(BaseModel):
-    tables: list[Table]
-
-
-class Rows(BaseModel):
-    """A window. An integer beyond 2**53 - 1, NaN and the infinities are strings; times are ISO-8601 in UTC."""
-
-    rows: list[dict[str, bool | int | float | str | None]]
-    total: int = Field(description="rows that pass the filters in the whole table")
-    generation: str
-
-
-class SourceStatus(BaseModel):
-    table: str
-    topic: str
-    lag_records: int
-    newest: Time | None
-
-
-class GenerationStatus(BaseModel):
-    name: str
-    begun: Time
-    published: Time | None = Field(description="when it took over the stable names, while it has them")
-    last_batch_id: int | None
-    rows: dict[str, int] = Field(description="rows by table")
-
-
-class ServerStatus(BaseModel):
-    state: Literal["starting", "live", "idle", "catching_up", "pipeline_down"]
-    message: str
-    pipeline_seen: Time | None
-    sources: list[SourceStatus]
-    generations: list[GenerationStatus]
-    clients: int
-    subscriptions: int
-    viewports: int
-    version: str
-    started: Time
-
-
-class ControlMessage(BaseModel):
-    """Topics and the join to switch to, what is left out staying as it is; or `rollback` alone."""
-
-    model_config = ConfigDict(
-        extra="allow",
-        json_schema_extra={
-            "minProperties": 1,
-            "properties": {
-                "joinType": {"type": "string", "maxLength": MAX_TEXT_CHARACTERS},
-                "rollback": {"const": True},
-            },
-            "patternProperties": {
-                "^[A-Za-z_][A-Za-z0-9_]*Topic$": {"type": "string", "maxLength": MAX_TEXT_CHARACTERS}
-            },
-            "additionalProperties": False,
-            "not": {"required": ["rollback"], "minProperties": 2},
-            "examples": [{"usersTopic": "users_2", "joinType": "left"}, {"rollback": True}],
-        },
-    )
-    __pydantic_extra__: dict[str, Annotated[str, Field(max_length=MAX_TEXT_CHARACTERS)] | Literal[True]] = Field(
-        init=False
-    )
-
-    @model_validator(mode="after")
-    def _has_a_known_shape(self) -> ControlMessage:
-        fields = self.__pydantic_extra__
-        if not fields:
-            raise ValueError("it says nothing: give usersTopic, accountsTopic, joinType or rollback")
-        for name, value in fields.items():
-            if name == "rollback" and value is True and len(fields) == 1:
-                continue
-            if name == "rollback":
-                raise ValueError("rollback is true, and goes alone")
-            if not isinstance(value, str):
-                raise ValueError(f"{name!a} must be a string")
-            if name != "joinType" and not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*Topic", name):
-                raise ValueError(f"{name!a} is not a control field: use joinType, or <table>Topic like usersTopic")
-        return self
-
-    @property
-    def fields(self) -> dict[str, str | bool]:
-        return dict(self.__pydantic_extra__)
-
-
-class ControlReceipt(BaseModel):
-    """Where on the control topic the message is."""
-
-    topic: str
-    partition: int
-    offset: int
-
-
-class SqlQuestion(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-    sql: str = Field(
-        max_length=MAX_SQL_CHARACTERS, description="one SELECT, SHOW TABLES, DESCRIBE or SUMMARIZE over the tables"
-    )
-
-
-class SqlAnswer(BaseModel):
-    columns: list[Column]
-    rows: list[list[Any]]
-    truncated: bool = Field(description=f"whether there are more than these {MAX_SQL_ROWS:,} rows")
-
-
-class RowsQuestion(BaseModel):
-    """Which rows of a table are wanted."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    offset: int = Field(0, ge=0, le=MAX_OFFSET)
-    limit: int | None = Field(
-        None, ge=0, le=MAX_WINDOW_ROWS, description=f"{WINDOW_ROWS} unless given; in CSV and Arrow, all unless given"
-    )
-    sort: list[str] = Field([], description="column, or column:asc or column:desc; several, by commas or repeated")
-    q: str = Field("", max_length=MAX_TEXT_CHARACTERS, description="text to be found in any column")
-    filter: str = Field("", description='a JSON list, like [{"column": "age", "op": ">", "value": 30}]')
-    columns: list[str] | None = Field(None, description="the columns wanted, in order, by commas or repeated")
-
-    def selection(self) -> Selection:
-        columns = None if self.columns is None else _split(self.columns)
-        sort = [_sort(text) for text in _split(self.sort)]
-        try:
-            return Selection(columns=columns, sort=sort, filters=_filters(self.filter), quick=self.q)
-        except ValidationError as error:
-            raise RequestError("limit", _told(error.errors()), "ask for fewer sorts or filters") from None
-
-    def window(self) -> ViewOptions:
-        size = WINDOW_ROWS if self.limit is None else self.limit
-        return ViewOptions(**dict(self.selection()), offset=self.offset, size=size)
 
 
 def create_app(services: Services) -> FastAPI:
@@ -335,9 +130,9 @@ def create_app(services: Services) -> FastAPI:
     app.include_router(open_routes)
     app.include_router(locked_routes)
     app.router.add_websocket_route("/ws", _session)
-    app.add_exception_handler(RequestError, _request_problem)
-    app.add_exception_handler(RequestValidationError, _validation_problem)
-    app.add_exception_handler(HTTPException, _http_problem)
+    app.add_exception_handler(RequestError, request_problem)
+    app.add_exception_handler(RequestValidationError, validation_problem)
+    app.add_exception_handler(HTTPException, http_problem)
     app.add_middleware(Gate, services=services)
     if services.origins:
         app.add_middleware(
@@ -350,61 +145,6 @@ def create_app(services: Services) -> FastAPI:
     # Not a mount: that would match every path, and a wrong method would be told as a missing file.
     app.router.default = _web(services, app.router.default)
     return app
-
-
-class Gate:
-    """What every request passes: the key, and the limit of its body; every response leaves with its headers."""
-
-    def __init__(self, app: ASGIApp, services: Services) -> None:
-        self._app = app
-        self._services = services
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        is_started = False
-        is_locked = _is_locked(scope)
-
-        async def send_with_headers(message: Message) -> None:
-            nonlocal is_started
-            if message["type"] == "http.response.start":
-                is_started = True
-                headers = MutableHeaders(scope=message)
-                for name, value in HEADERS.items():
-                    headers.setdefault(name, value)
-                if is_locked:
-                    headers.setdefault("Cache-Control", "no-store")
-            await send(message)
-
-        try:
-            answer = self._refusal(scope) or self._app
-            await answer(scope, _limited(receive), send_with_headers)
-        except Exception:
-            if is_started:  # the connection must break, or half an answer would look whole
-                raise
-            log.exception("cannot answer %s %s", scope["method"], ascii(scope["path"]))
-            answer = _problem(500, "internal", "the server made a mistake", "its log tells which; report it, please")
-            await answer(scope, receive, send_with_headers)
-
-    def _refusal(self, scope: Scope) -> Response | None:
-        headers = dict(scope["headers"])
-        # A key may be any UTF-8 text, which is not how headers are usually read.
-        authorization = headers.get(b"authorization", b"").decode(errors="surrogateescape")
-        if _is_locked(scope) and not self._services.key.fits_header(authorization):
-            self._services.metrics.logins_failed.labels("http").inc()
-            what = "wrong" if authorization else "missing"
-            return _problem(
-                401,
-                "unauthorized",
-                f"the key is {what}",
-                "send the header `Authorization: Bearer <key>` with the key that the server was started with",
-                {"WWW-Authenticate": "Bearer"},
-            )
-        length = headers.get(b"content-length", b"0")
-        if length.isdigit() and int(length) > MAX_BODY_BYTES:
-            return _too_large()
-        return None
 
 
 class Chunks(StreamingResponse):
@@ -575,12 +315,7 @@ def status(services: Shared) -> ServerStatus:
 )
 async def control(message: ControlMessage, request: Request, services: Shared) -> ControlReceipt:
     slots: CapacityLimiter = request.app.state.control_slots
-    try:
-        receipt = await anyio.to_thread.run_sync(services.control.send, message.fields, limiter=slots)
-    except RequestError as problem:
-        if problem.code == "limit":
-            raise CrowdedError(problem.code, problem.problem, problem.cure) from None
-        raise
+    receipt = await anyio.to_thread.run_sync(services.control.send, message.fields, limiter=slots)
     return ControlReceipt(topic=receipt.topic, partition=receipt.partition, offset=receipt.offset)
 
 
@@ -602,7 +337,7 @@ async def sql(question: SqlQuestion, request: Request, services: Shared) -> Resp
     media_type = _negotiated(request, (JSON, ARROW))
     slots: CapacityLimiter = request.app.state.sql_slots
     if slots.statistics().tasks_waiting >= MAX_SQL_WAITING:
-        raise CrowdedError("limit", "too many queries are waiting", "send it again later")
+        raise RequestError("busy", "too many queries are waiting", "send it again later")
     return await anyio.to_thread.run_sync(partial(_sql_answer, services.store, question.sql, media_type), limiter=slots)
 
 
@@ -669,28 +404,6 @@ def _type(data_type: pa.DataType) -> str:
         return str(data_type)
 
 
-def _split(texts: Sequence[str]) -> list[str]:
-    return [piece for text in texts for piece in text.split(",") if piece]
-
-
-def _sort(text: str) -> Sort:
-    column, _, direction = text.partition(":")
-    if direction not in ("", "asc", "desc"):
-        raise RequestError("bad_frame", f"{direction!a} is not a direction to sort in", "use column:asc or column:desc")
-    return Sort(column=column, descending=direction == "desc")
-
-
-def _filters(text: str) -> list[Filter]:
-    try:
-        return FILTERS.validate_json(text) if text else []
-    except ValidationError as error:
-        raise RequestError(
-            "bad_filter",
-            f"the filter is not understood: {_told(error.errors())}",
-            'give a JSON list, like [{"column": "age", "op": ">", "value": 30}]',
-        ) from None
-
-
 def _number(gauge: Gauge) -> int:
     (family,) = gauge.collect()
     return int(family.samples[0].value)
@@ -700,79 +413,13 @@ async def _session(websocket: WebSocket) -> None:
     await serve_session(websocket, websocket.app.state.services)
 
 
-# Problems
-
-
-def _problem(status: int, code: str, problem: str, cure: str, headers: Mapping[str, str] | None = None) -> Response:
-    text = json.dumps({"code": code, "problem": problem, "cure": cure})  # all ASCII: what a client sent may be no text
-    return Response(text, status, headers, JSON)
-
-
-def _too_large() -> Response:
-    return _problem(413, "limit", "the body is too large", f"send at most {MAX_BODY_BYTES:,} bytes")
-
-
-async def _request_problem(_: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestError)
-    status = 429 if isinstance(error, CrowdedError) else STATUS[error.code]
-    return _problem(status, error.code, error.problem, error.cure)
-
-
-async def _validation_problem(_: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
-    return _problem(422, "invalid", _told(error.errors()), "/openapi.json tells what this operation takes")
-
-
-async def _http_problem(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    if error.status_code == 413:
-        return _too_large()
-    code, problem, cure = {
-        404: ("not_found", "there is nothing under this path", "/openapi.json lists every path"),
-        405: ("method_not_allowed", f"{request.method} is not for this path", "/openapi.json lists what is"),
-        406: ("not_acceptable", "no accepted media type can be given", error.detail),
-    }.get(error.status_code, ("bad_frame", "the request cannot be read", "/openapi.json tells what to send"))
-    return _problem(error.status_code, code, problem, cure, error.headers)
-
-
-def _told(errors: Sequence[Any]) -> str:
-    """What a validation found first, without the value that it found it in."""
-    first = errors[0]
-    place = ".".join(str(part) for part in first["loc"])
-    message = str(first["msg"]).removeprefix("Value error, ")
-    return f"{place[:100]}: {message}" if place else message
-
-
-# The gate and the web app
-
-
-def _is_locked(scope: Scope) -> bool:
-    path = scope["path"].removeprefix(scope.get("root_path", ""))
-    return path in ("/api", "/metrics") or path.startswith("/api/")
-
-
-def _limited(receive: Receive) -> Receive:
-    """Count what is received: a body may come in chunks, without telling its length first."""
-    received = 0
-
-    async def receive_counted() -> Message:
-        nonlocal received
-        message = await receive()
-        received += len(message.get("body", b""))
-        if received > MAX_BODY_BYTES:
-            raise HTTPException(413)
-        return message
-
-    return receive_counted
-
-
 def _web(services: Services, missing: ASGIApp) -> ASGIApp:
     """What answers on every path that is no operation: the web app's files, or a page that tells what there is."""
     directory = services.web_directory
     files = StaticFiles(directory=directory, html=True) if directory and directory.is_dir() else None
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or _is_locked(scope):
+        if scope["type"] != "http" or is_locked(scope):
             await missing(scope, receive, send)
         elif files:
             await files(scope, receive, send)

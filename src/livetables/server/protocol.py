@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, Any, Literal
 
 import pyarrow as pa
@@ -17,6 +17,7 @@ from pydantic_core import to_json
 
 from livetables.errors import LivetablesError, RequestError
 from livetables.server.freshness import Status
+from livetables.server.rows import encoded_time
 from livetables.server.viewport import (
     MAX_FILTERS,
     MAX_IN_VALUES,
@@ -262,8 +263,4 @@ def _rest(fields: dict[str, Any]) -> str:
 
 
 def _time(time: datetime | None) -> str | None:
-    """A time as rows have it: milliseconds, or microseconds where there are any."""
-    if time is None:
-        return None
-    precision = "microseconds" if time.microsecond % 1000 else "milliseconds"
-    return time.astimezone(UTC).replace(tzinfo=None).isoformat(timespec=precision) + "Z"
+    return None if time is None else encoded_time(time)

@@ -283,7 +283,7 @@ class Store:
         reader too.
         """
         if not self._sql_slots.acquire(timeout=SQL_WAIT_SECONDS):
-            raise RequestError("limit", f"{SQL_AT_ONCE} queries are running already", "send it again later")
+            raise RequestError("busy", f"{SQL_AT_ONCE} queries are running already", "send it again later")
         try:
             with self._snapshot() as cursor, _Running(cursor, seconds_max).among(self._running) as running:
                 with running.told_errors():

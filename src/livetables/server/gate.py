@@ -1,0 +1,162 @@
+"""What every HTTP request passes: the key, the limit of its body, and the form of every refusal."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+
+from fastapi import Request
+from fastapi.exceptions import RequestValidationError
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from livetables.errors import ErrorCode, RequestError
+from livetables.server.messages import first_problem
+from livetables.server.rows import JSON
+from livetables.server.services import Services
+
+MAX_BODY_BYTES = 64 * 1024
+
+STATUS: Mapping[ErrorCode, int] = {
+    "bad_frame": 400,
+    "unauthorized": 401,
+    "unsupported_protocol": 400,
+    "unknown_subscription": 404,
+    "unknown_table": 404,
+    "unknown_column": 400,
+    "bad_filter": 400,
+    "bad_sql": 400,
+    "limit": 413,
+    "busy": 429,
+    "timeout": 504,
+    "unavailable": 503,
+    "internal": 500,
+}
+HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Content-Security-Policy": "; ".join(
+        [
+            "default-src 'self'",
+            "style-src 'self' 'unsafe-inline'",  # the grid sizes its columns with style attributes
+            "img-src 'self' data:",
+            "font-src 'self' data:",  # the grid's icons
+            "connect-src 'self' ws: wss:",  # not every browser counts a WebSocket of one's own as 'self'
+            "object-src 'none'",
+            "base-uri 'self'",
+            "form-action 'self'",
+            "frame-ancestors 'self'",
+        ]
+    ),
+}
+
+log = logging.getLogger(__name__)
+
+
+class Gate:
+    """What every request passes: the key, and the limit of its body; every response leaves with its headers."""
+
+    def __init__(self, app: ASGIApp, services: Services) -> None:
+        self._app = app
+        self._services = services
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        is_started = False
+        needs_key = is_locked(scope)
+
+        async def send_with_headers(message: Message) -> None:
+            nonlocal is_started
+            if message["type"] == "http.response.start":
+                is_started = True
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+                if needs_key:
+                    headers.setdefault("Cache-Control", "no-store")
+            await send(message)
+
+        try:
+            answer = self._refusal(scope) or self._app
+            await answer(scope, _limited(receive), send_with_headers)
+        except Exception:
+            if is_started:  # the connection must break, or half an answer would look whole
+                raise
+            log.exception("cannot answer %s %s", scope["method"], ascii(scope["path"]))
+            answer = _problem(500, "internal", "the server made a mistake", "its log tells which; report it, please")
+            await answer(scope, receive, send_with_headers)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        headers = dict(scope["headers"])
+        # A key may be any UTF-8 text, which is not how headers are usually read.
+        authorization = headers.get(b"authorization", b"").decode(errors="surrogateescape")
+        if is_locked(scope) and not self._services.key.fits_header(authorization):
+            self._services.metrics.logins_failed.labels("http").inc()
+            what = "wrong" if authorization else "missing"
+            return _problem(
+                401,
+                "unauthorized",
+                f"the key is {what}",
+                "send the header `Authorization: Bearer <key>` with the key that the server was started with",
+                {"WWW-Authenticate": "Bearer"},
+            )
+        length = headers.get(b"content-length", b"0")
+        if length.isdigit() and int(length) > MAX_BODY_BYTES:
+            return _too_large()
+        return None
+
+
+def _problem(status: int, code: str, problem: str, cure: str, headers: Mapping[str, str] | None = None) -> Response:
+    text = json.dumps({"code": code, "problem": problem, "cure": cure})  # all ASCII: what a client sent may be no text
+    return Response(text, status, headers, JSON)
+
+
+def _too_large() -> Response:
+    return _problem(413, "limit", "the body is too large", f"send at most {MAX_BODY_BYTES:,} bytes")
+
+
+async def request_problem(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestError)
+    return _problem(STATUS[error.code], error.code, error.problem, error.cure)
+
+
+async def validation_problem(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    return _problem(422, "invalid", first_problem(error.errors()), "/openapi.json tells what this operation takes")
+
+
+async def http_problem(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if error.status_code == 413:
+        return _too_large()
+    code, problem, cure = {
+        404: ("not_found", "there is nothing under this path", "/openapi.json lists every path"),
+        405: ("method_not_allowed", f"{request.method} is not for this path", "/openapi.json lists what is"),
+        406: ("not_acceptable", "no accepted media type can be given", error.detail),
+    }.get(error.status_code, ("bad_frame", "the request cannot be read", "/openapi.json tells what to send"))
+    return _problem(error.status_code, code, problem, cure, error.headers)
+
+
+def is_locked(scope: Scope) -> bool:
+    path = scope["path"].removeprefix(scope.get("root_path", ""))
+    return path in ("/api", "/metrics") or path.startswith("/api/")
+
+
+def _limited(receive: Receive) -> Receive:
+    """Count what is received: a body may come in chunks, without telling its length first."""
+    received = 0
+
+    async def receive_counted() -> Message:
+        nonlocal received
+        message = await receive()
+        received += len(message.get("body", b""))
+        if received > MAX_BODY_BYTES:
+            raise HTTPException(413)
+        return message
+
+    return receive_counted

@@ -15,7 +15,7 @@ from livetables.pipeline.sink import MemorySink
 from tests.support.server import LiveClient, ServerProcess
 
 BATCHES = 200
-KILLS = 5
+KILLS = 3
 SCHEMA = pa.schema([("_left_id", pa.int64()), ("_right_id", pa.int64()), ("value", pa.string())])
 APPENDED = TableShape("users_ui", SCHEMA, ("_left_id",), appends=True)
 KEYED = TableShape("final_ui", SCHEMA, ("_left_id", "_right_id"))

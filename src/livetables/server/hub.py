@@ -26,9 +26,11 @@ from livetables.server.metrics import Metrics
 from livetables.server.rows import encoded_rows
 from livetables.server.store import Changed, Store
 from livetables.server.viewport import ViewOptions, column_type, patch
+from livetables.server.websocket import text_frame
 
 TICK_SECONDS = 0.02
 WORKERS = 2
+FRAMES_KEPT = 8
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +47,7 @@ class State:
     rows: list[list[Any]]
     total: int
     patch: str | None = None  # what makes the state before this one, unless a snapshot is shorter
+    _framed: dict[tuple[int, int, bool], bytes] = field(default_factory=dict)
 
     @cached_property
     def schema(self) -> str:
@@ -53,6 +56,22 @@ class State:
     @cached_property
     def snapshot(self) -> str:
         return protocol.snapshot(self.heading, self.options.offset, self.total, self.ids, self.rows)
+
+    def framed(self, sub: int, revision: int, *, follows: bool) -> bytes:
+        """The frame for a client that has the state before this one, or that has not, as the wire has it.
+
+        Most clients choose the same numbers, so most frames are made once for all.
+        """
+        key = (sub, revision, follows and self.patch is not None)
+        if key not in self._framed:
+            if len(self._framed) >= FRAMES_KEPT:
+                self._framed.clear()
+            self._framed[key] = text_frame(protocol.about(sub, revision, self.news(follows=follows)))
+        return self._framed[key]
+
+    def news(self, *, follows: bool) -> str:
+        """What to send to a client that has the state before this one, or that has not."""
+        return self.patch if follows and self.patch is not None else self.snapshot
 
     def is_like(self, other: State) -> bool:
         """Whether both show the same: a client that has one needs no frame for the other."""
@@ -139,11 +158,12 @@ class Hub:
             viewport.stale.clear()
             started = time.monotonic()
             state = await loop.run_in_executor(self._pool, self._evaluate, viewport)
+            cost = time.monotonic() - started
             if state is not viewport.state:
                 viewport.state = state
                 for subscriber in viewport.subscribers:
                     subscriber()
-            await asyncio.sleep(max(TICK_SECONDS, time.monotonic() - started))
+            await asyncio.sleep(max(TICK_SECONDS, cost))
 
     def _evaluate(self, viewport: Viewport) -> State | RequestError:
         """The viewport's state now: the one it has, if nothing in view changed."""

@@ -23,6 +23,7 @@ from livetables.server.metrics import Metrics
 from livetables.server.protocol import MAX_FRAME_BYTES
 from livetables.server.services import Pulse, Services
 from livetables.server.store import Store
+from livetables.server.websocket import WebSocketProtocol
 
 BACKLOG = 2048  # a thousand browsers come back at once when a server restarts
 GOODBYE_SECONDS = 3
@@ -80,7 +81,7 @@ class _WebServer(uvicorn.Server):
 def _uvicorn_config(services: Services) -> uvicorn.Config:
     return uvicorn.Config(
         create_app(services),
-        ws="websockets-sansio",
+        ws=WebSocketProtocol,
         ws_max_size=MAX_FRAME_BYTES,
         ws_ping_interval=None,  # the protocol has heartbeats of its own, and a client may stop reading for a while
         ws_per_message_deflate=False,  # one compression a client would cost more than all the rest

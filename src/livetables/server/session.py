@@ -27,6 +27,7 @@ from livetables.server import protocol
 from livetables.server.hub import State, Viewport
 from livetables.server.protocol import Change, Heartbeat, Hello, Resync, Subscribe, Unsubscribe
 from livetables.server.viewport import ViewOptions
+from livetables.server.websocket import WRITE_NOW
 
 if TYPE_CHECKING:
     from livetables.server.services import Services
@@ -47,7 +48,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class Subscription:
-    """What a client looks at, and what it was last sent of it."""
+    """What a client looks at, and what it has of it: what it was last sent."""
 
     sub: int
     revision: int
@@ -55,40 +56,60 @@ class Subscription:
     viewport: Viewport
     generation: str | None = None
     columns: tuple[tuple[str, str], ...] | None = None
-    sent: State | RequestError | None = None  # of this very viewport
+    sequence: int | None = None  # of this very viewport
+    problem: RequestError | None = None
+
+    def frame_at_once(self) -> bytes | None:
+        """The one frame that brings the client to the newest state, as the wire has it; None if one will not do."""
+        state = self.viewport.state
+        if (
+            not isinstance(state, State)
+            or self.format != "json"
+            or self.sequence in (None, state.heading.sequence)
+            or self.generation != state.heading.generation
+            or self.columns != state.columns
+        ):
+            return None
+        return state.framed(self.sub, self.revision, follows=self._is_one_before(state))
 
     def frames(self) -> list[str | bytes]:
-        """The frames that bring the client from what it was sent to the newest state."""
-        state, before = self.viewport.state, self.sent
-        if state is None or state is before:
-            return []
-        self.sent = state
+        """The frames that bring the client to the newest state, which it is then taken to have."""
+        state = self.viewport.state
         if isinstance(state, RequestError):
-            return [protocol.error(state, self.sub)]
+            frames: list[str | bytes] = [] if state is self.problem else [protocol.error(state, self.sub)]
+            self.problem, self.sequence = state, None
+            return frames
+        if state is None or state.heading.sequence == self.sequence:
+            return []
         rests: list[str] = []
         if self.generation not in (None, state.heading.generation):
             rests.append(protocol.rebound(state.heading, str(self.generation)))
         if self.columns != state.columns:
             rests.append(state.schema)
-        self.generation, self.columns = state.heading.generation, state.columns
+        follows = self._is_one_before(state)
+        self.has(state)
         if self.format == "arrow":
             window = protocol.arrow_snapshot(
                 self.sub, self.revision, state.heading, state.options.offset, state.total, state.ids, state.arrow
             )
-            return [*(self._framed(rest) for rest in rests), window]
-        follows = isinstance(before, State) and before.heading.sequence + 1 == state.heading.sequence
-        rests.append(state.patch if follows and state.patch is not None else state.snapshot)
-        return [self._framed(rest) for rest in rests]
+            return [*(protocol.about(self.sub, self.revision, rest) for rest in rests), window]
+        rests.append(state.news(follows=follows))
+        return [protocol.about(self.sub, self.revision, rest) for rest in rests]
+
+    def has(self, state: State) -> None:
+        """The client was sent this state."""
+        self.generation, self.columns, self.sequence = state.heading.generation, state.columns, state.heading.sequence
+        self.problem = None
 
     def skipped(self) -> int:
         """How many states the client will never see, because a newer one is there."""
         state = self.viewport.state
-        if isinstance(state, State) and isinstance(self.sent, State):
-            return max(0, state.heading.sequence - self.sent.heading.sequence - 1)
+        if isinstance(state, State) and self.sequence is not None:
+            return max(0, state.heading.sequence - self.sequence - 1)
         return 0
 
-    def _framed(self, rest: str) -> str:
-        return protocol.about(self.sub, self.revision, rest)
+    def _is_one_before(self, state: State) -> bool:
+        return self.sequence is not None and self.sequence + 1 == state.heading.sequence
 
 
 class Session:
@@ -103,6 +124,8 @@ class Session:
         self._replies: deque[str] = deque()
         self._status: str | None = None
         self._wake = asyncio.Event()
+        self._is_writing = False
+        self._write_now: Callable[[bytes], bool] | None = websocket.scope.get("state", {}).get(WRITE_NOW)
         self._room = asyncio.Event()
         self._room.set()
         self.heard = self.spoke = time.monotonic()
@@ -172,7 +195,7 @@ class Session:
                 self._subscription(frame.sub)
                 self._unsubscribe(frame.sub)
             case Resync():
-                self._subscription(frame.sub).sent = None
+                self._subscription(frame.sub).sequence = None
                 self._mark(frame.sub)
             case Heartbeat():
                 self.reply(protocol.heartbeat(datetime.now(UTC)))
@@ -189,7 +212,7 @@ class Session:
         self._look(frame.sub, frame.revision, frame.format, frame.table, frame.view)
 
     def _look(self, sub: int, revision: int, payload: protocol.Format, table: str, view: ViewOptions) -> Subscription:
-        mark = partial(self._mark, sub)
+        mark = partial(self._news_of, sub)
         viewport = self._services.hub.subscribe(table, view, mark)
         subscription = self._subscriptions[sub] = Subscription(sub, revision, payload, viewport)
         self._marks[sub] = mark
@@ -208,6 +231,19 @@ class Session:
 
     # Writing
 
+    def _news_of(self, sub: int) -> None:
+        """Send a subscription's newest state at once where nothing else waits, and the client reads fast enough."""
+        subscription = self._subscriptions[sub]
+        if self._write_now and not (self._is_writing or self._wake.is_set()):
+            frame, state = subscription.frame_at_once(), subscription.viewport.state
+            if frame and isinstance(state, State) and self._write_now(frame):
+                self._services.metrics.frames_skipped.inc(subscription.skipped())
+                self._services.metrics.frames.inc()
+                self.spoke = time.monotonic()
+                subscription.has(state)
+                return
+        self._mark(sub)
+
     def _mark(self, sub: int) -> None:
         self._news[sub] = None
         self._wake.set()
@@ -216,9 +252,11 @@ class Session:
         while True:
             await self._wake.wait()
             self._wake.clear()
+            self._is_writing = True
             while frames := self._next_frames():
                 for frame in frames:
                     await self._send(frame)
+            self._is_writing = False
 
     def _next_frames(self) -> list[str | bytes]:
         """What to send next: answers, then the status, then what is new, the longest waiting first."""

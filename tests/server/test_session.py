@@ -114,6 +114,32 @@ def test_a_window_comes_whole_and_then_only_what_changes(server: ServerProcess, 
         assert frame["updated"] == [[0, SCHEMA.get_field_index("age"), 51]]
 
 
+def test_whatever_changes_the_windows_end_as_the_tables_are(server: ServerProcess, feed: Feed) -> None:
+    chance = random.Random(11)
+    views = {
+        1: ({"size": 40}, "limit=40"),
+        2: (
+            {"sort": [{"column": "age", "descending": True}], "offset": 5, "size": 20},
+            "sort=age:desc&offset=5&limit=20",
+        ),
+        3: ({"quick": "name 1", "sort": [{"column": "score"}], "size": 500}, "q=name%201&sort=score&limit=500"),
+    }
+    with LiveClient(server.websocket) as client:
+        for sub, (view, _) in views.items():
+            client.subscribe(sub, "users_ui", **view)
+        for _ in range(100):
+            ids = chance.sample(range(300), k=chance.randrange(1, 12))
+            gone = tuple(chance.sample(sorted(set(range(300)) - set(ids)), k=chance.randrange(4)))
+            feed.rows(ids, age=chance.randrange(50), deletes=gone)
+        expected = {sub: server.rows("users_ui", query) for sub, (_, query) in views.items()}
+        for sub, rows in expected.items():
+            while sub not in client.windows or client.windows[sub].as_dicts() != rows:
+                client.receive()
+        kinds = [frame["type"] for frame in client.frames]
+        assert kinds.count("patch") > 10
+        assert kinds.count("schema") == len(views)
+
+
 def test_every_data_frame_says_where_it_is_from(server: ServerProcess, feed: Feed) -> None:
     with LiveClient(server.websocket) as client:
         client.subscribe(7, "user", quick="name 2")

@@ -14,7 +14,7 @@ import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -73,15 +73,19 @@ class State:
         """What to send to a client that has the state before this one, or that has not."""
         return self.patch if follows and self.patch is not None else self.snapshot
 
-    def is_like(self, other: State) -> bool:
-        """Whether both show the same: a client that has one needs no frame for the other."""
-        return (
-            self.heading.generation == other.heading.generation
-            and self.columns == other.columns
-            and self.total == other.total
-            and self.ids == other.ids
-            and self.rows == other.rows
-        )
+    def after(self, before: State) -> State:
+        """This state with the patch that makes it of the one before; or that one, if both show the same."""
+        if before.heading.generation != self.heading.generation or before.columns != self.columns:
+            return self
+        change = patch(before.numbered(), self.numbered())
+        if change is None:
+            return self
+        if change.is_empty and before.total == self.total:
+            return before
+        return replace(self, patch=protocol.patch(self.heading, self.total, change))
+
+    def numbered(self) -> list[tuple[int, tuple[Any, ...]]]:
+        return [(row_id, tuple(row)) for row_id, row in zip(self.ids, self.rows, strict=True)]
 
 
 @dataclass(eq=False)
@@ -188,22 +192,6 @@ class Hub:
         self._metrics.evaluations.inc()
         self._metrics.evaluation_seconds.observe(time.monotonic() - started)
         if isinstance(before, State):
-            if state.is_like(before):
-                return before
-            state = _with_patch(before, state)
-        viewport.sequence += 1
+            state = state.after(before)
+        viewport.sequence = state.heading.sequence
         return state
-
-
-def _with_patch(before: State, state: State) -> State:
-    if before.heading.generation != state.heading.generation or before.columns != state.columns:
-        return state
-    old = [(row_id, tuple(row)) for row_id, row in zip(before.ids, before.rows, strict=True)]
-    new = [(row_id, tuple(row)) for row_id, row in zip(state.ids, state.rows, strict=True)]
-    change = patch(old, new)
-    if change is None:
-        return state
-    text = protocol.patch(state.heading, state.total, change)
-    return State(
-        state.heading, state.options, state.columns, state.ids, state.arrow, state.rows, state.total, patch=text
-    )

@@ -189,6 +189,10 @@ class Patch:
     inserted: tuple[tuple[int, int, tuple[Any, ...]], ...]
     updated: tuple[tuple[int, int, Any], ...]
 
+    @property
+    def is_empty(self) -> bool:
+        return not (self.removed or self.inserted or self.updated)
+
 
 Rows = Sequence[tuple[int, tuple[Any, ...]]]
 

@@ -10,7 +10,7 @@ help:
 	@echo "make demo    set everything up and show live joined tables"
 	@echo "make test    set everything up and run linters, types and all tests"
 	@echo "make check   the quick part of it: linters, types, and tests without Kafka and Spark"
-	@echo "make bench   measure backlog and steady-state speed (see docs/BENCHMARKS.md)"
+	@echo "make bench   measure the pipeline and the server (see docs/BENCHMARKS.md)"
 	@echo "make lock    resolve the Python dependencies anew into requirements.lock"
 	@echo "make clean   remove everything that set-up made"
 
@@ -35,6 +35,7 @@ lint: .venv/ready
 .PHONY: bench
 bench: .venv/ready .jars/ready
 	$(BIN)/python -m bench
+	$(BIN)/python -m bench.serving
 
 .PHONY: lock
 lock: .venv/ready

@@ -143,7 +143,9 @@ class Feeder:
         return round(seconds * BATCHES_PER_S)
 
 
-def fanout(server: ServerProcess, feeder: Feeder, clients: int, seconds: float) -> dict[str, Any]:
+def fanout(
+    server: ServerProcess, feeder: Feeder, clients: int, seconds: float, warm_seconds: float = 5.0
+) -> dict[str, Any]:
     """A crowd that looks at the newest fifty rows while batches come in: every batch changes the whole window."""
     task = {
         "host": "127.0.0.1",
@@ -159,7 +161,7 @@ def fanout(server: ServerProcess, feeder: Feeder, clients: int, seconds: float) 
         assert crowd.stdout
         try:
             assert crowd.stdout.readline() == "ready\n"
-            feeder.feed(5)  # until all are warm
+            feeder.feed(warm_seconds)
             rss_before, cpu_before = server.rss_megabytes(), server.cpu_seconds()
             evaluations = server.metric("livetables_viewport_evaluations_total")
             crowd.stdin.write("measure\n")

@@ -543,6 +543,19 @@ def test_status_tells_everything_at_once(services: Services, client: Client) -> 
     assert answer["started"].endswith("Z")
 
 
+def test_status_counts_fields_that_are_no_columns(services: Services, client: Client) -> None:
+    fields = {"users_ui": {"nickname": 3, "z": 1}}
+    services.store.begin("g2", [USERS])
+    services.store.put(Batch("g2", 0, (), fields))
+    services.store.put(Batch("g2", 1, (), {"users_ui": {f"junk {number}": 1 for number in range(2_000)}}))
+    counted = {
+        (each["table"], each["field"]): each["records"] for each in client.get("/api/status").json()["unknown_fields"]
+    }
+    assert counted["users_ui", "nickname"] == 3
+    assert len(counted) == 1_001
+    assert sum(counted.values()) == 2_004
+
+
 def test_status_answers_without_a_pipeline_and_without_tables(store: Store) -> None:
     answer = Client(create_app(services_of(store)), KEY).get("/api/status").json()
     assert (answer["state"], answer["pipeline_seen"], answer["generations"]) == ("pipeline_down", None, [])

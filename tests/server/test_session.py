@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -20,6 +21,10 @@ from websockets.sync.client import connect
 
 from livetables.change import Batch, TableChanges, TableShape
 from livetables.pipeline.flight_sink import FlightSink
+from livetables.server import session as session_module
+from livetables.server.freshness import Freshness
+from livetables.server.services import Services
+from livetables.server.session import Session, Sessions
 from livetables.wire import SourceReport
 from tests.support.kafka import wait_until
 from tests.support.server import TOKEN, LiveClient, ServerProcess
@@ -116,7 +121,7 @@ def test_a_window_comes_whole_and_then_only_what_changes(server: ServerProcess, 
 
 def test_whatever_changes_the_windows_end_as_the_tables_are(server: ServerProcess, feed: Feed) -> None:
     chance = random.Random(11)
-    views = {
+    views: dict[int, tuple[dict[str, Any], str]] = {
         1: ({"size": 40}, "limit=40"),
         2: (
             {"sort": [{"column": "age", "descending": True}], "offset": 5, "size": 20},
@@ -462,6 +467,44 @@ def test_a_thousand_connections_that_never_log_in_are_sent_away(server: ServerPr
         return [socket.close_code for socket in sockets]
 
     assert set(asyncio.run(crowd())) == {4408}
+
+
+def test_a_client_that_was_silent_for_too_long_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock and the session are fakes: nobody waits three minutes for a test."""
+    now = 1_000.0
+    monkeypatch.setattr(session_module, "WATCH_SECONDS", 0.0)
+    monkeypatch.setattr(session_module, "time", SimpleNamespace(monotonic=lambda: now))
+    sessions = Sessions()
+    silent, lively = FakeSession(heard=now - 181), FakeSession(heard=now - 179)
+    for each in (silent, lively):
+        sessions.add(cast(Session, each))
+    status = Freshness(START).status(START, [], {})
+    services = cast(Services, SimpleNamespace(pulse=SimpleNamespace(status=lambda: status)))
+
+    async def watch_for_a_while() -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(sessions.watch(services), 0.05)
+
+    asyncio.run(watch_for_a_while())
+    assert set(silent.sent_away) == {4408}
+    assert lively.sent_away == []
+    assert lively.statuses == 1, "the same status is told once"
+
+
+class FakeSession:
+    def __init__(self, heard: float) -> None:
+        self.heard = self.spoke = heard
+        self.sent_away: list[int] = []
+        self.statuses = 0
+
+    def tell_status(self, _frame: str) -> None:
+        self.statuses += 1
+
+    def reply(self, _frame: str) -> None:
+        """Heartbeats are not what is tested."""
+
+    def send_away(self, code: int, _reason: str) -> None:
+        self.sent_away.append(code)
 
 
 def test_the_server_stops_cleanly_and_tells_its_clients(tmp_path: Path) -> None:

@@ -145,7 +145,7 @@ class LiveClient:
 
     def __init__(self, address: str, token: str = TOKEN, protocol: int = 1, **options: Any) -> None:
         self._open = ExitStack()
-        opening = connect(address, compression=None, max_size=None, **options)
+        opening = connect(address, compression=None, max_size=None, ping_interval=None, **options)
         self.socket: ClientConnection = self._open.enter_context(opening)
         self.frames: list[dict[str, Any]] = []
         self.windows: dict[int, Window] = {}

@@ -275,7 +275,8 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
 
     def _answer_schema(self, request: Ticket) -> pa.Schema:
         if isinstance(request, SqlTicket):
-            return self._opened(request).schema
+            with self._store.sql(request.sql) as reader, closing(reader):
+                return reader.schema
         return _schema(self._store.table(request.table).shape, request)
 
 

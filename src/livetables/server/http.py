@@ -57,6 +57,7 @@ from livetables.server.messages import (
     SqlQuestion,
     Table,
     Tables,
+    UnknownField,
 )
 from livetables.server.rows import (
     ARROW,
@@ -297,6 +298,10 @@ def status(services: Shared) -> ServerStatus:
                 rows=counted.get(generation.name, {}),
             )
             for generation in generations.values()
+        ],
+        unknown_fields=[
+            UnknownField(table=table, field=field, records=records)
+            for (table, field), records in sorted(services.store.unknown_fields.items())
         ],
         clients=_number(services.metrics.clients),
         subscriptions=_number(services.metrics.subscriptions),

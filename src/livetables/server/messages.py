@@ -98,12 +98,19 @@ class GenerationStatus(BaseModel):
     rows: dict[str, int] = Field(description="rows by table")
 
 
+class UnknownField(BaseModel):
+    table: str
+    field: str
+    records: int = Field(description="that had it, since the server started")
+
+
 class ServerStatus(BaseModel):
     state: Literal["starting", "live", "idle", "catching_up", "pipeline_down"]
     message: str
     pipeline_seen: Time | None
     sources: list[SourceStatus]
     generations: list[GenerationStatus]
+    unknown_fields: list[UnknownField] = Field(description="fields of records that are no columns, and are ignored")
     clients: int
     subscriptions: int
     viewports: int

@@ -51,6 +51,8 @@ SQL_COLUMNS_MAX = 500
 SQL_ROWS_PER_CHUNK = 8_192  # its cells may be far larger than a table's
 INTERRUPT_SECONDS = 0.1
 GIVE_WAY_SECONDS = 2.0
+UNKNOWN_FIELDS_MAX = 1_000  # records may have any number of them
+OTHER_FIELDS = "(others)"
 
 Answer = TypeVar("Answer")
 
@@ -104,7 +106,7 @@ class Store:
         self._writer = self._database.cursor()
         try:
             self._generations: Mapping[str, Generation] = MappingProxyType(self._recovered())
-        except (duckdb.Error, SetupError) as error:
+        except (duckdb.Error, SetupError, ValueError, KeyError) as error:
             self.close()
             raise SetupError(
                 f"the store {path} was not written by this version of livetables: {_first_line(error)}",
@@ -171,9 +173,7 @@ class Store:
                 self._remember(generation)
                 raise
             self._remember(replace(generation, tables=tables, last_batch_id=batch.batch_id))
-            for name, fields in batch.unknown_fields.items():
-                for field, records in fields.items():
-                    self.unknown_fields[name, field] = self.unknown_fields.get((name, field), 0) + records
+            self._count_unknown_fields(batch)
             changed = {changes.table for changes in batch.changes}
             names = self._names
         self._tell(
@@ -375,6 +375,13 @@ class Store:
                     [table.next_row, table.newest, generation.name, changes.table],
                 )
             run("UPDATE livetables.generations SET last_batch_id = ? WHERE name = ?", [batch.batch_id, generation.name])
+
+    def _count_unknown_fields(self, batch: Batch) -> None:
+        for table, fields in batch.unknown_fields.items():
+            for field, records in fields.items():
+                is_known = (table, field) in self.unknown_fields or len(self.unknown_fields) < UNKNOWN_FIELDS_MAX
+                key = (table, field if is_known else OTHER_FIELDS)
+                self.unknown_fields[key] = self.unknown_fields.get(key, 0) + records
 
     def _checkpoint(self) -> None:
         """Give the space of what was dropped back, unless somebody reads just now: then the next one does."""

@@ -4,6 +4,8 @@ SHELL := /bin/bash
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
+# Two processes: one has the only Kafka and Spark and mostly waits for them, the other has the rest (tests/conftest.py).
+BESIDE := --numprocesses 2 --dist loadgroup --no-loadscope-reorder
 
 .PHONY: help
 help:
@@ -20,11 +22,11 @@ demo: .venv/ready .jars/ready
 
 .PHONY: test
 test: lint .jars/ready
-	$(BIN)/pytest
+	$(BIN)/pytest $(BESIDE)
 
 .PHONY: check
 check: lint
-	$(BIN)/pytest -m "not spark and not kafka"
+	$(BIN)/pytest $(BESIDE) -m "not spark and not kafka"
 
 .PHONY: lint
 lint: .venv/ready

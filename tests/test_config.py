@@ -10,7 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from livetables.config import Config, PipelineConfig, ServerConfig, describe, load_config, server_token
+from livetables.config import (
+    Config,
+    ControlConfig,
+    GenerationsConfig,
+    PipelineConfig,
+    ServerConfig,
+    describe,
+    load_config,
+    server_token,
+)
 from livetables.errors import ConfigError
 from livetables.spec import Column, GenerationSpec, Table, View, joined_column_names
 
@@ -143,13 +152,26 @@ def test_a_joined_column_that_both_sides_have_carries_the_right_tables_name() ->
 
 def test_the_pipeline_has_defaults() -> None:
     assert load_config(None, {}).pipeline == PipelineConfig(
-        "local[*]", 2048, None, ".livetables/checkpoints", 200_000, {}
+        "local[*]", 2048, None, ".livetables/checkpoints", 200_000, "grpc://127.0.0.1:8766", {}
     )
 
 
 def test_spark_settings_are_passed_as_they_are_quoted_or_not(tmp_path: Path) -> None:
     toml = '[pipeline.spark]\nspark.sql.ansi.enabled = true\n"spark.executor.memory" = "2g"'
     assert load(tmp_path, toml).pipeline.spark == {"spark.sql.ansi.enabled": "true", "spark.executor.memory": "2g"}
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["grpc://127.0.0.1:1", "grpc+tls://tables.example:65535", "grpc://table_server:8766", "grpc://[::1]:8766"],
+)
+def test_the_pipeline_takes_the_address_of_the_server(tmp_path: Path, address: str) -> None:
+    assert load(tmp_path, f'[pipeline]\nserver = "{address}"').pipeline.server == address
+
+
+def test_the_environment_overrides_the_address_of_the_server(tmp_path: Path) -> None:
+    config = load(tmp_path, '[pipeline]\nserver = "grpc://a:1"', LIVETABLES_PIPELINE_SERVER="grpc+tls://b:2")
+    assert config.pipeline.server == "grpc+tls://b:2"
 
 
 # Server
@@ -241,6 +263,58 @@ def test_a_token_file_by_reference_is_not_shown_when_it_cannot_be_read(tmp_path:
     with pytest.raises(ConfigError) as caught:
         server_token(config, {})
     assert "s3cret" not in str(caught.value)
+
+
+# Control
+
+
+def test_the_control_topic_has_a_default() -> None:
+    assert load_config(None, {}).control == ControlConfig("control")
+
+
+def test_the_control_topic_can_be_set(tmp_path: Path) -> None:
+    assert load(tmp_path, '[control]\ntopic = "team.control-1"').control == ControlConfig("team.control-1")
+
+
+def test_the_environment_overrides_the_control_topic(tmp_path: Path) -> None:
+    config = load(tmp_path, '[control]\ntopic = "a"', LIVETABLES_CONTROL_TOPIC="b")
+    assert config.control == ControlConfig("b")
+
+
+def test_a_table_may_have_the_default_control_topic_if_control_has_another(tmp_path: Path) -> None:
+    config = load(tmp_path, '[tables.users]\ntopic = "control"\n[control]\ntopic = "other"')
+    assert (config.spec.table("users").topic, config.control.topic) == ("control", "other")
+
+
+# Generations
+
+
+def test_the_generations_have_defaults() -> None:
+    assert load_config(None, {}).generations == GenerationsConfig(8, 2, 0, 900, 30)
+
+
+def test_the_generations_take_their_settings(tmp_path: Path) -> None:
+    toml = """
+        [generations]
+        linger_seconds = 0
+        max_lingering = 0
+        keep_generations = 3
+        retire_after_seconds = 1
+        switch_after_seconds = 1
+    """
+    assert load(tmp_path, toml).generations == GenerationsConfig(0, 0, 3, 1, 1)
+
+
+def test_the_environment_overrides_every_setting_of_the_generations(tmp_path: Path) -> None:
+    environ = {
+        "LIVETABLES_GENERATIONS_LINGER_SECONDS": "0",
+        "LIVETABLES_GENERATIONS_MAX_LINGERING": "4",
+        "LIVETABLES_GENERATIONS_KEEP_GENERATIONS": "5",
+        "LIVETABLES_GENERATIONS_RETIRE_AFTER_SECONDS": "60",
+        "LIVETABLES_GENERATIONS_SWITCH_AFTER_SECONDS": "7",
+    }
+    config = load(tmp_path, "[generations]\nmax_lingering = 1", **environ)
+    assert config.generations == GenerationsConfig(0, 4, 5, 60, 7)
 
 
 # Environment
@@ -529,6 +603,41 @@ ERRORS = {
         "pipeline.shuffle_partitions: must be a whole number from 1 on, not true",
         "write shuffle_partitions = 1 or more",
     ),
+    "server of another scheme": (
+        '[pipeline]\nserver = "http://host:8766"',
+        'pipeline.server: "http://host:8766" is not the address of a Flight door',
+        "write grpc://host:port or grpc+tls://host:port",
+    ),
+    "server without a port": (
+        '[pipeline]\nserver = "grpc://host"',
+        'pipeline.server: "grpc://host" is not the address',
+        "write grpc://host:port",
+    ),
+    "server without a host": (
+        '[pipeline]\nserver = "grpc://:8766"',
+        'pipeline.server: "grpc://:8766" is not the address',
+        "write grpc://host:port",
+    ),
+    "server at any port": (
+        '[pipeline]\nserver = "grpc://host:0"',
+        'pipeline.server: "grpc://host:0" is not the address',
+        "write grpc://host:port",
+    ),
+    "server at too large a port": (
+        '[pipeline]\nserver = "grpc://host:65536"',
+        'pipeline.server: "grpc://host:65536" is not the address',
+        "write grpc://host:port",
+    ),
+    "server with a path": (
+        '[pipeline]\nserver = "grpc://host:8766/"',
+        'pipeline.server: "grpc://host:8766/" is not the address',
+        "write grpc://host:port",
+    ),
+    "server not text": (
+        "[pipeline]\nserver = 8766",
+        "pipeline.server: must be text, not 8766",
+        'write server = "..."',
+    ),
     "unknown server key": (
         "[server]\nprot = 1",
         "server.prot: unknown key",
@@ -569,6 +678,56 @@ ERRORS = {
         "https://host or https://host:port",
     ),
     "any origin": ('[server]\norigins = ["*"]', 'server.origins: "*" is not an origin', "write it as a browser does"),
+    "unknown control key": ('[control]\ntopc = "x"', "control.topc: unknown key", 'did you mean "topic"?'),
+    "control topic not text": ("[control]\ntopic = 5", "control.topic: must be text, not 5", 'write topic = "..."'),
+    "empty control topic": ('[control]\ntopic = ""', 'control.topic: must be text, not ""', 'write topic = "..."'),
+    "illegal control topic": (
+        '[control]\ntopic = "a b"',
+        'control.topic: Kafka has no topic named "a b"',
+        "use 1 to 249 of A-Z a-z 0-9 . _ -",
+    ),
+    "dots as control topic": ('[control]\ntopic = "."', 'control.topic: Kafka has no topic named "."', "1 to 249"),
+    "long control topic": (f'[control]\ntopic = "{"a" * 250}"', "control.topic: Kafka has no topic", "1 to 249"),
+    "control topic of a table": (
+        '[control]\ntopic = "account"',
+        'control.topic: "account" is also the topic of tables.accounts',
+        "give control.topic or tables.accounts.topic another topic",
+    ),
+    "table with the default control topic": (
+        '[tables.users]\ntopic = "control"',
+        'control.topic: "control" is also the topic of tables.users',
+        "give control.topic or tables.users.topic another topic",
+    ),
+    "unknown generations key": (
+        "[generations]\nlinger_second = 1",
+        "generations.linger_second: unknown key",
+        'did you mean "linger_seconds"?',
+    ),
+    "negative linger": (
+        "[generations]\nlinger_seconds = -1",
+        "generations.linger_seconds: must be a whole number from 0 on, not -1",
+        "write linger_seconds = 0 or more",
+    ),
+    "negative number of lingering": (
+        "[generations]\nmax_lingering = -1",
+        "generations.max_lingering: must be a whole number from 0 on, not -1",
+        "write max_lingering = 0 or more",
+    ),
+    "fraction of a generation": (
+        "[generations]\nkeep_generations = 1.5",
+        "generations.keep_generations: must be a whole number from 0 on, not 1.5",
+        "write keep_generations = 0 or more",
+    ),
+    "retired after no time": (
+        "[generations]\nretire_after_seconds = 0",
+        "generations.retire_after_seconds: must be a whole number from 1 on, not 0",
+        "write retire_after_seconds = 1 or more",
+    ),
+    "switched after no time": (
+        "[generations]\nswitch_after_seconds = 0",
+        "generations.switch_after_seconds: must be a whole number from 1 on, not 0",
+        "write switch_after_seconds = 1 or more",
+    ),
     "list as a property": (
         "[kafka]\nclient.id = [1]",
         "kafka.client.id: must be text, a number or a boolean, not a list",
@@ -682,12 +841,16 @@ PLACES = [
     "[pipeline]\nmaster = {}",
     "[pipeline]\ncheckpoint_directory = {}",
     "[pipeline]\nshuffle_partitions = {}",
+    "[pipeline]\nserver = {}",
     "[pipeline.spark]\nspark.app.name = {}",
     "[server]\nhost = {}",
     "[server]\nport = {}",
     "[server]\nstore = {}",
     "[server]\ntoken_file = {}",
     "[server]\norigins = [{}]",
+    "[control]\ntopic = {}",
+    "[control]\ntopic = {0}\n[tables.users]\ntopic = {0}",
+    "[generations]\nlinger_seconds = {}",
     "presets = [{}]",
     "presets = {}",
 ]
@@ -730,6 +893,11 @@ def test_a_secret_in_the_wrong_place_is_never_shown(tmp_path: Path, place: str) 
     assert "s3cret" not in str(failure(tmp_path, place.format('"s3cret"')))
 
 
+def test_a_password_in_the_address_of_the_server_is_never_shown(tmp_path: Path) -> None:
+    error = failure(tmp_path, '[pipeline]\nserver = "grpc://me:s3cret@host:8766"')
+    assert error.problem == "pipeline.server: <redacted> is not the address of a Flight door"
+
+
 def test_a_secret_spark_setting_is_known_by_its_name(tmp_path: Path) -> None:
     config = load(tmp_path, '[pipeline.spark]\nspark.hadoop.fs.s3a.secret.key = "s3cret"')
     assert config.pipeline.spark["spark.hadoop.fs.s3a.secret.key"] == "s3cret"
@@ -757,11 +925,20 @@ def test_a_description_loads_again_as_the_same_configuration(tmp_path: Path) -> 
         aliases = ["both", "joined"]
         [pipeline]
         shuffle_partitions = 4
+        server = "grpc+tls://tables.example:443"
         spark = { "spark.executor.memory" = "2g", "say" = 'a "quoted" \\ word' }
         [server]
         port = 0
         token_file = "key"
         origins = ["https://a.example"]
+        [control]
+        topic = "team.control"
+        [generations]
+        linger_seconds = 0
+        max_lingering = 1
+        keep_generations = 3
+        retire_after_seconds = 60
+        switch_after_seconds = 5
     """
     config = load(tmp_path, toml)
     assert load(tmp_path, describe(config)) == config

@@ -22,18 +22,27 @@ from typing import Any
 from livetables.declarations import PRESETS, TABLE_KEYS, VIEW_KEYS, read_spec, with_presets
 from livetables.errors import ConfigError
 from livetables.kafka_properties import KafkaConfig, parse_properties, read_kafka
-from livetables.settings import REDACTED, Problems, Secret, Section, choice, flattened, quoted
-from livetables.spec import GenerationSpec
+from livetables.settings import REDACTED, Problems, Secret, Section, choice, flattened, guarded, quoted
+from livetables.spec import TOPIC_CURE, GenerationSpec, is_topic_name
 
-SECTIONS = ("kafka", "tables", "views", "pipeline", "server")
+SECTIONS = ("kafka", "tables", "views", "pipeline", "server", "control", "generations")
 PIPELINE_KEYS = (
     "master",
     "driver_memory_megabytes",
     "shuffle_partitions",
     "checkpoint_directory",
     "max_records_per_batch",
+    "server",
 )
 SERVER_KEYS = ("host", "port", "flight_port", "store", "memory_megabytes", "token_file", "origins")
+CONTROL_KEYS = ("topic",)
+GENERATIONS_KEYS = (
+    "linger_seconds",
+    "max_lingering",
+    "keep_generations",
+    "retire_after_seconds",
+    "switch_after_seconds",
+)
 NUMBERS = (
     "driver_memory_megabytes",
     "shuffle_partitions",
@@ -42,12 +51,14 @@ NUMBERS = (
     "port",
     "flight_port",
     "memory_megabytes",
+    *GENERATIONS_KEYS,
 )
 LISTS = ("presets", "aliases", "origins")
 PREFIX = "LIVETABLES_"
 KAFKA_PREFIX = "LIVETABLES_KAFKA_"
 NOT_SETTINGS = ("LIVETABLES_JARS", "LIVETABLES_TOKEN", "LIVETABLES_CONFIG")
 ORIGIN = re.compile(r"https?://[^\s/?#@*]+")
+FLIGHT_ADDRESS = re.compile(r"grpc(\+tls)?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):(?P<port>[1-9][0-9]{0,4})")
 LEAST_MEMORY_MEGABYTES = 64
 REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
 
@@ -61,6 +72,7 @@ class PipelineConfig:
     shuffle_partitions: int | None = None  # None: one per core
     checkpoint_directory: str = ".livetables/checkpoints"  # a path, or the URL of storage that all executors share
     max_records_per_batch: int = 200_000
+    server: str = "grpc://127.0.0.1:8766"  # the table server's Flight door; grpc+tls:// if it is encrypted
     spark: Mapping[str, str] = field(default_factory=dict)  # further Spark settings, passed as they are
 
 
@@ -78,6 +90,24 @@ class ServerConfig:
 
 
 @dataclass(frozen=True)
+class ControlConfig:
+    """Where control messages are read."""
+
+    topic: str = "control"
+
+
+@dataclass(frozen=True)
+class GenerationsConfig:
+    """When a new generation takes over, and how long those before it stay."""
+
+    linger_seconds: int = 8  # 0: an old generation is retired at once
+    max_lingering: int = 2  # with more, the oldest is retired at once
+    keep_generations: int = 0  # if any, so many old ones stay for retire_after_seconds and none for linger_seconds
+    retire_after_seconds: int = 900
+    switch_after_seconds: int = 30  # a new generation takes over by then, caught up or not
+
+
+@dataclass(frozen=True)
 class Config:
     """Everything that can be configured."""
 
@@ -85,6 +115,8 @@ class Config:
     spec: GenerationSpec
     pipeline: PipelineConfig
     server: ServerConfig
+    control: ControlConfig
+    generations: GenerationsConfig
 
 
 def load_config(path: Path | None, environ: Mapping[str, str]) -> Config:
@@ -112,9 +144,12 @@ def load_config(path: Path | None, environ: Mapping[str, str]) -> Config:
     kafka, default_start = read_kafka(_kafka_properties(sections["kafka"], outside), problems)
     pipeline = _pipeline(sections["pipeline"])
     server = _server(sections["server"], outside.directory)
+    control = _control(sections["control"])
+    generations = _generations(sections["generations"])
     spec = read_spec(sections["tables"], sections["views"], default_start, problems)
+    _check_control_topic(control, spec, sections["control"])
     problems.raise_if_any()
-    return Config(kafka, spec, pipeline, server)
+    return Config(kafka, spec, pipeline, server, control, generations)
 
 
 def server_token(config: Config, environ: Mapping[str, str]) -> str | None:
@@ -159,6 +194,8 @@ def describe(config: Config) -> str:
     lines += _toml_section("pipeline", {key: getattr(config.pipeline, key) for key in PIPELINE_KEYS})
     lines += _toml_section("pipeline.spark", config.pipeline.spark)
     lines += _toml_section("server", {key: getattr(config.server, key) for key in SERVER_KEYS})
+    lines += _toml_section("control", {key: getattr(config.control, key) for key in CONTROL_KEYS})
+    lines += _toml_section("generations", {key: getattr(config.generations, key) for key in GENERATIONS_KEYS})
     return "\n".join(lines) + "\n"
 
 
@@ -223,10 +260,14 @@ def _override(document: dict[str, Any], overrides: Mapping[str, str], problems: 
     """Set in the document what the environment gives."""
     document["kafka"] = dict(flattened(document["kafka"]))
     settable: dict[str, tuple[dict[str, Any], str]] = {}
-    for key in PIPELINE_KEYS:
-        settable[f"{PREFIX}PIPELINE_{key.upper()}"] = document["pipeline"], key
-    for key in SERVER_KEYS:
-        settable[f"{PREFIX}SERVER_{key.upper()}"] = document["server"], key
+    for name, keys in (
+        ("pipeline", PIPELINE_KEYS),
+        ("server", SERVER_KEYS),
+        ("control", CONTROL_KEYS),
+        ("generations", GENERATIONS_KEYS),
+    ):
+        for key in keys:
+            settable[f"{PREFIX}{name}_{key}".upper()] = document[name], key
     for kind, keys in (("tables", TABLE_KEYS), ("views", VIEW_KEYS)):
         for name, section in document[kind].items():
             for key in keys:
@@ -273,14 +314,20 @@ def _kafka_properties(section: Section, outside: _Outside) -> dict[str, str]:
 def _pipeline(section: Section) -> PipelineConfig:
     default = PipelineConfig()
     section.only((*PIPELINE_KEYS, "spark"))
-    return PipelineConfig(
+    pipeline = PipelineConfig(
         master=section.text("master", default.master),
         driver_memory_megabytes=section.count("driver_memory_megabytes", default.driver_memory_megabytes),
         shuffle_partitions=section.count("shuffle_partitions", default.shuffle_partitions),
         checkpoint_directory=section.text("checkpoint_directory", default.checkpoint_directory),
         max_records_per_batch=section.count("max_records_per_batch", default.max_records_per_batch),
+        server=section.text("server", default.server),
         spark=section.section("spark").properties(),
     )
+    address = FLIGHT_ADDRESS.fullmatch(pipeline.server)
+    if pipeline.server and not (address and int(address["port"]) <= 65535):
+        problem = f"{quoted(guarded('server', pipeline.server))} is not the address of a Flight door"
+        section.add("server", problem, "write grpc://host:port or grpc+tls://host:port")
+    return pipeline
 
 
 def _server(section: Section, directory: Path) -> ServerConfig:
@@ -303,6 +350,34 @@ def _server(section: Section, directory: Path) -> ServerConfig:
             problem = f"{quoted(origin)} is not an origin"
             section.add("origins", problem, "write it as a browser does, https://host or https://host:port")
     return server
+
+
+def _control(section: Section) -> ControlConfig:
+    section.only(CONTROL_KEYS)
+    topic = section.text("topic", ControlConfig().topic)
+    if topic and not is_topic_name(topic):
+        section.add("topic", f"Kafka has no topic named {quoted(topic)}", TOPIC_CURE)
+    return ControlConfig(topic)
+
+
+def _check_control_topic(control: ControlConfig, spec: GenerationSpec, section: Section) -> None:
+    """Control messages are no rows, and rows no control messages."""
+    for table in spec.tables:
+        if control.topic and table.topic == control.topic:
+            cure = f"give control.topic or tables.{table.name}.topic another topic"
+            section.add("topic", f"{quoted(control.topic)} is also the topic of tables.{table.name}", cure)
+
+
+def _generations(section: Section) -> GenerationsConfig:
+    default = GenerationsConfig()
+    section.only(GENERATIONS_KEYS)
+    return GenerationsConfig(
+        linger_seconds=section.count("linger_seconds", default.linger_seconds, 0),
+        max_lingering=section.count("max_lingering", default.max_lingering, 0),
+        keep_generations=section.count("keep_generations", default.keep_generations, 0),
+        retire_after_seconds=section.count("retire_after_seconds", default.retire_after_seconds),
+        switch_after_seconds=section.count("switch_after_seconds", default.switch_after_seconds),
+    )
 
 
 def _beside(directory: Path, path: str) -> str:

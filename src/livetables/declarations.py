@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import tomllib
 from collections.abc import Iterable
 from datetime import datetime
@@ -13,18 +12,19 @@ from livetables.spec import (
     COLUMN_TYPES,
     JOIN_ALIASES,
     NAME_PATTERN,
+    TOPIC_CURE,
     Column,
     GenerationSpec,
     Start,
     Table,
     View,
+    is_topic_name,
     joined_column_names,
 )
 
 TABLE_KEYS = ("topic", "publish", "aliases", "start", "columns")
 VIEW_KEYS = ("join", "left", "right", "on", "aliases", "lookback_seconds")
 STATUS_TABLES = ("orchestrator_status", "control_raw", "generations", "dead_letters")
-TOPIC_PATTERN = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 # Where two presets declare the same key, the first one here wins.
 PRESETS = {
@@ -107,8 +107,8 @@ def _table(name: str, section: Section, default_start: Start) -> Table:
     if name.startswith("_"):
         section.add("topic", f"the table's name {quoted(name)} is reserved", "do not begin a table's name with _")
     topic = section.text("topic")
-    if topic and (not TOPIC_PATTERN.fullmatch(topic) or topic in (".", "..")):
-        section.add("topic", f"Kafka has no topic named {quoted(topic)}", "use 1 to 249 of A-Z a-z 0-9 . _ -")
+    if topic and not is_topic_name(topic):
+        section.add("topic", f"Kafka has no topic named {quoted(topic)}", TOPIC_CURE)
     publish = section.text("publish", f"{name}_ui")
     if publish != f"{name}_ui":
         _check_name(section, "publish", publish)

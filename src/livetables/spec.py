@@ -12,6 +12,8 @@ from datetime import datetime
 from typing import Literal, get_args
 
 NAME_PATTERN = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
+TOPIC_PATTERN = re.compile(r"[A-Za-z0-9._-]{1,249}")
+TOPIC_CURE = "use 1 to 249 of A-Z a-z 0-9 . _ -"
 OFFSET_BITS = 44  # 17 trillion records a partition, half a million partitions
 
 ColumnType = Literal["string", "int64", "double", "bool"]
@@ -72,6 +74,11 @@ class GenerationSpec:
 
     def table(self, name: str) -> Table:
         return next(table for table in self.tables if table.name == name)
+
+
+def is_topic_name(name: str) -> bool:
+    """Whether Kafka can have a topic of this name."""
+    return bool(TOPIC_PATTERN.fullmatch(name)) and name not in (".", "..")
 
 
 def record_id(partition: int, offset: int) -> int:

@@ -77,7 +77,10 @@ def content(store: Store, name: str) -> list[str]:
 
 
 def comparable(rows: list[Row]) -> list[str]:
-    return sorted(repr([str(value) for value in row.values()]) for row in rows)
+    """Rows whatever their order; zeros are alike, because DuckDB does not update one to the other."""
+    return sorted(
+        repr([str(value + 0.0 if isinstance(value, float) else value) for value in row.values()]) for row in rows
+    )
 
 
 def begin(store: Store, generation: str, *shapes: TableShape, rows: int = 0, name: str = "user") -> None:
@@ -591,3 +594,21 @@ def test_what_was_acknowledged_survives_a_kill(path: Path) -> None:
             assert content(store, name) == comparable(sink.rows(name, "g"))
         assert store.table("users").next_row == 20 * (last + 1)
         store.close()
+
+
+@pytest.mark.parametrize("name", ["main", "livetables", "Temp", "pg_catalog", "", "g 1", 'g"1', "g" * 101])
+def test_a_generation_has_a_name_of_its_own(name: str) -> None:
+    store = Store(None)
+    with pytest.raises(SinkError, match="cannot be called"):
+        store.begin(name, [])
+    assert store.generations() == {}
+    store.close()
+
+
+def test_a_column_of_a_type_that_tables_do_not_have_is_refused() -> None:
+    store = Store(None)
+    with pytest.raises(SinkError, match="column day of table t is date32") as refused:
+        store.begin("g1", [TableShape("t", pa.schema([("day", pa.date32())]), ("day",))])
+    assert "timestamp" in refused.value.cure
+    assert store.generations() == {}
+    store.close()

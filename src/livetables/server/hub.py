@@ -14,6 +14,7 @@ import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -125,8 +126,10 @@ class Hub:
 
     def changed(self, change: Changed) -> None:
         """Have the viewports of changed tables evaluated; from any thread."""
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._mark, change.names)
+        loop = self._loop
+        if loop is not None:
+            with suppress(RuntimeError):  # the loop has ended: nobody looks any more
+                loop.call_soon_threadsafe(self._mark, change.names)
 
     def subscribe(self, table: str, options: ViewOptions, subscriber: Callable[[], None]) -> Viewport:
         """Look at a table. The subscriber is called whenever the viewport has a new state."""

@@ -24,6 +24,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from livetables.errors import LivetablesError, RequestError
 from livetables.server import protocol
+from livetables.server.freshness import Status
 from livetables.server.hub import State, Viewport
 from livetables.server.protocol import Change, Heartbeat, Hello, Resync, Subscribe, Unsubscribe
 from livetables.server.viewport import ViewOptions
@@ -304,21 +305,26 @@ class Sessions:
 
     async def watch(self, services: Services) -> None:
         """Tell everybody of a new status; give silent clients a heartbeat; send the dead away. Runs forever."""
-        told = None
+        told: object = None
         while True:
             await asyncio.sleep(WATCH_SECONDS)
-            status = services.pulse.status()
-            cause = (status.state, status.message, [source.lag_records for source in status.sources])
-            now = time.monotonic()
-            for session in list(self._sessions):
-                if cause != told:
-                    session.tell_status(protocol.status(status))
-                elif now - session.spoke > protocol.HEARTBEAT_SECONDS:
-                    session.spoke = now
-                    session.reply(protocol.heartbeat(datetime.now(UTC)))
-                if now - session.heard > protocol.IDLE_SECONDS:
-                    session.send_away(CLOSE_TIMEOUT, f"nothing heard for {protocol.IDLE_SECONDS} s: send heartbeats")
-            told = cause
+            try:
+                told = self._look_after(services.pulse.status(), told)
+            except Exception:  # one bad second must not be the last one
+                log.exception("cannot look after the sessions")
+
+    def _look_after(self, status: Status, told: object) -> object:
+        cause = (status.state, status.message, [source.lag_records for source in status.sources])
+        now = time.monotonic()
+        for session in list(self._sessions):
+            if cause != told:
+                session.tell_status(protocol.status(status))
+            elif now - session.spoke > protocol.HEARTBEAT_SECONDS:
+                session.spoke = now
+                session.reply(protocol.heartbeat(datetime.now(UTC)))
+            if now - session.heard > protocol.IDLE_SECONDS:
+                session.send_away(CLOSE_TIMEOUT, f"nothing heard for {protocol.IDLE_SECONDS} s: send heartbeats")
+        return cause
 
 
 async def serve_session(websocket: WebSocket, services: Services) -> None:

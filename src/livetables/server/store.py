@@ -10,6 +10,7 @@ one limit of memory: when there is none left for a batch or a viewport, the clie
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,12 +25,13 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from livetables.change import Batch, TableChanges, TableShape
+from livetables.change import Batch, TableShape
 from livetables.errors import RequestError, SetupError, SinkError
+from livetables.server.merge import apply, check_columns, check_shape, create_table, create_view, relation
+from livetables.server.running import Running, chunks_of, first_line, told_shortage
 from livetables.server.sql import check_sql
 from livetables.server.viewport import (
     ROW,
-    SQL_TYPES,
     Query,
     Selection,
     ViewOptions,
@@ -43,14 +45,14 @@ from livetables.settings import choice
 from livetables.wire import decode_shape, encode_shape
 
 LAYOUT_VERSION = 1
+GENERATION_NAME = re.compile("[A-Za-z0-9_-]{1,100}")
+RESERVED_NAMES = ("livetables", "main", "temp", "information_schema", "pg_catalog")  # schemas of the database itself
 ROWS_PER_CHUNK = 65_536
 SQL_SECONDS_MAX = 10.0
 SQL_AT_ONCE = 2
 SQL_WAIT_SECONDS = 5.0
 SQL_COLUMNS_MAX = 500
 SQL_ROWS_PER_CHUNK = 8_192  # its cells may be far larger than a table's
-INTERRUPT_SECONDS = 0.1
-GIVE_WAY_SECONDS = 2.0
 UNKNOWN_FIELDS_MAX = 1_000  # records may have any number of them
 OTHER_FIELDS = "(others)"
 
@@ -68,7 +70,7 @@ class StoredTable:
 
     @property
     def relation(self) -> str:
-        return f"{quoted(self.generation)}.{quoted(self.shape.name)}"
+        return relation(self.generation, self.shape)
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ class Store:
         self._writing = threading.RLock()
         self._idle: deque[duckdb.DuckDBPyConnection] = deque()
         self._sql_slots = threading.BoundedSemaphore(SQL_AT_ONCE)
-        self._running: set[_Running] = set()
+        self._running: set[Running] = set()
         self._is_closed = False
         self._database = _open(path, memory_megabytes)
         self._writer = self._database.cursor()
@@ -109,10 +111,9 @@ class Store:
         except (duckdb.Error, SetupError, ValueError, KeyError) as error:
             self.close()
             raise SetupError(
-                f"the store {path} was not written by this version of livetables: {_first_line(error)}",
+                f"the store {path} was not written by this version of livetables: {first_line(error)}",
                 "set server.store to a new file; the tables are built again from Kafka",
             ) from None
-        self._names: Mapping[str, tuple[str, str]] = self._published_names()
 
     def close(self) -> None:
         """Let go of the file. Readers that are under way finish first, as far as they hold it."""
@@ -139,12 +140,19 @@ class Store:
                         f"generation {generation} has other tables already", "begin a generation under a new name"
                     )
                 return
+            if not GENERATION_NAME.fullmatch(generation) or generation.lower() in RESERVED_NAMES:
+                raise SinkError(
+                    f"a generation cannot be called {ascii(generation)[:80]}",
+                    f"use 1 to 100 of A-Z a-z 0-9 _ -, and none of {', '.join(RESERVED_NAMES)}",
+                )
+            for shape in shapes:
+                check_shape(shape)
             begun = datetime.now(UTC)
             with self._transaction() as run:
                 run(f"CREATE SCHEMA {quoted(generation)}")
                 run("INSERT INTO livetables.generations VALUES (?, ?, NULL, NULL)", [generation, begun])
                 for shape in shapes:
-                    run(_create_table(generation, shape))
+                    run(create_table(generation, shape))
                     run(
                         "INSERT INTO livetables.tables VALUES (?, ?, ?, 0, NULL)",
                         [generation, shape.name, encode_shape(shape)],
@@ -175,10 +183,8 @@ class Store:
             self._remember(replace(generation, tables=tables, last_batch_id=batch.batch_id))
             self._count_unknown_fields(batch)
             changed = {changes.table for changes in batch.changes}
-            names = self._names
-        self._tell(
-            Changed(frozenset(n for n, (g, table) in names.items() if g == batch.generation and table in changed))
-        )
+            names = frozenset(name for name, table in _names_of(generation).items() if table in changed)
+        self._tell(Changed(names))
         return True
 
     def publish(self, generation: str) -> None:
@@ -191,38 +197,39 @@ class Store:
             if taking.published:
                 return
             names = _stable_names(taking)
-            leaving = {other for name, (other, _) in self._names.items() if name in names}
+            leaving = [other for other in self._generations.values() if not names.keys().isdisjoint(_names_of(other))]
+            left = [name for other in leaving for name in _names_of(other)]
             now = datetime.now(UTC)
             with self._transaction() as run:
-                for name in [name for name, (other, _) in self._names.items() if other in leaving]:
+                for name in left:
                     run(f"DROP VIEW main.{quoted(name)}")
                 for name, table in names.items():
-                    run(_create_view(name, taking.tables[table]))
-                run("UPDATE livetables.generations SET published = NULL WHERE list_contains(?, name)", [list(leaving)])
+                    run(create_view(name, generation, taking.tables[table].shape))
+                for other in leaving:
+                    run("UPDATE livetables.generations SET published = NULL WHERE name = ?", [other.name])
                 run("UPDATE livetables.generations SET published = ? WHERE name = ?", [now, generation])
-            for other in leaving:
-                self._remember(replace(self._generations[other], published=None))
-            self._remember(replace(taking, published=now))
-            before, self._names = self._names, self._published_names()
-            changed = frozenset(names) | {name for name, (other, _) in before.items() if other in leaving}
-        self._tell(Changed(changed, rebound=True))
+            self._remember(*(replace(other, published=None) for other in leaving), replace(taking, published=now))
+        self._tell(Changed(frozenset([*names, *left]), rebound=True))
 
     def drop(self, generation: str) -> None:
         """Forget a generation and free its space. Dropping one that is not there changes nothing."""
         with self._writing:
             if generation not in self._generations:
                 return
-            names = [name for name, (other, _) in self._names.items() if other == generation]
-            with self._transaction() as run:
-                for name in names:
-                    run(f"DROP VIEW main.{quoted(name)}")
-                run(f"DROP SCHEMA {quoted(generation)} CASCADE")
-                run("DELETE FROM livetables.tables WHERE generation = ?", [generation])
-                run("DELETE FROM livetables.generations WHERE name = ?", [generation])
-            self._generations = MappingProxyType(
-                {name: each for name, each in self._generations.items() if name != generation}
-            )
-            self._names = self._published_names()
+            before = self._generations
+            names = list(_names_of(before[generation]))
+            # Before its tables go, so that no reader looks for them.
+            self._generations = MappingProxyType({name: each for name, each in before.items() if name != generation})
+            try:
+                with self._transaction() as run:
+                    for name in names:
+                        run(f"DROP VIEW main.{quoted(name)}")
+                    run(f"DROP SCHEMA {quoted(generation)} CASCADE")
+                    run("DELETE FROM livetables.tables WHERE generation = ?", [generation])
+                    run("DELETE FROM livetables.generations WHERE name = ?", [generation])
+            except BaseException:
+                self._generations = before
+                raise
             self._checkpoint()
         self._tell(Changed(frozenset(names), rebound=True))
 
@@ -233,8 +240,11 @@ class Store:
 
     def tables(self) -> dict[str, StoredTable]:
         """The tables that readers can name, aliases included."""
-        generations, names = self._generations, self._names
-        return {name: generations[generation].tables[table] for name, (generation, table) in names.items()}
+        return {
+            name: generation.tables[table]
+            for generation in self._generations.values()
+            for name, table in _names_of(generation).items()
+        }
 
     def table(self, name: str) -> StoredTable:
         tables = self.tables()
@@ -255,7 +265,7 @@ class Store:
                 rows = rows.drop_columns("_total").filter(pc.is_valid(rows[ROW]))
             return table, Window(tuple(rows[ROW].to_pylist()), rows.drop_columns(ROW), total)
 
-        with _told_shortage():
+        with told_shortage():
             return self._before_sql(lambda: self._read(name, read))
 
     def row_counts(self) -> dict[str, dict[str, int]]:
@@ -271,9 +281,9 @@ class Store:
         """All rows of a selection, in chunks, as they are at one time."""
         with self._snapshot_of(name) as (cursor, table):
             query = scan_query(table.relation, table.shape.schema, selection)
-            with _told_shortage():
+            with told_shortage():
                 reader = _relation(cursor, query).to_arrow_reader(ROWS_PER_CHUNK)
-            yield pa.RecordBatchReader.from_batches(reader.schema, _chunks(reader))
+            yield pa.RecordBatchReader.from_batches(reader.schema, chunks_of(reader))
 
     @contextmanager
     def sql(self, text: str, seconds_max: float = SQL_SECONDS_MAX) -> Iterator[pa.RecordBatchReader]:
@@ -285,7 +295,7 @@ class Store:
         if not self._sql_slots.acquire(timeout=SQL_WAIT_SECONDS):
             raise RequestError("busy", f"{SQL_AT_ONCE} queries are running already", "send it again later")
         try:
-            with self._snapshot() as cursor, _Running(cursor, seconds_max).among(self._running) as running:
+            with self._snapshot() as cursor, Running(cursor, seconds_max).among(self._running) as running:
                 with running.told_errors():
                     check_sql(cursor, text, self.tables())
                     relation = cursor.sql(text)
@@ -368,8 +378,8 @@ class Store:
     def _commit(self, generation: Generation, tables: Mapping[str, StoredTable], batch: Batch) -> None:
         with self._transaction() as run:
             for changes in batch.changes:
-                _apply(self._writer, generation.tables[changes.table], changes)
-                table = tables[changes.table]
+                before, table = generation.tables[changes.table], tables[changes.table]
+                apply(self._writer, generation.name, before.shape, changes, before.next_row)
                 run(
                     "UPDATE livetables.tables SET next_row = ?, newest = ? WHERE generation = ? AND name = ?",
                     [table.next_row, table.newest, generation.name, changes.table],
@@ -393,18 +403,9 @@ class Store:
             raise SinkError(f"generation {generation} was not begun", "call begin before put or publish")
         return self._generations[generation]
 
-    def _remember(self, generation: Generation) -> None:
-        self._generations = MappingProxyType({**self._generations, generation.name: generation})
-
-    def _published_names(self) -> Mapping[str, tuple[str, str]]:
-        return MappingProxyType(
-            {
-                name: (generation.name, table)
-                for generation in self._generations.values()
-                if generation.published
-                for name, table in _stable_names(generation).items()
-            }
-        )
+    def _remember(self, *generations: Generation) -> None:
+        """In one step: readers look at `_generations` at any time, without a lock."""
+        self._generations = MappingProxyType({**self._generations, **{each.name: each for each in generations}})
 
     def _tell(self, changed: Changed) -> None:
         if changed.names:
@@ -439,94 +440,6 @@ class Store:
         }
 
 
-class _Running:
-    """A client's query under way: stopped when its time is up, or when its memory is needed."""
-
-    def __init__(self, cursor: duckdb.DuckDBPyConnection, seconds_max: float) -> None:
-        self._cursor = cursor
-        self._seconds_max = seconds_max
-        self._is_needed = threading.Event()  # its memory, or the clock no more
-        self._ended = threading.Event()
-        self._is_overdue = False
-
-    @contextmanager
-    def among(self, others: set[_Running]) -> Iterator[_Running]:
-        """Run, known to others, until the end of the block."""
-        clock = threading.Thread(target=self._stop_in_time, name="livetables-sql-clock", daemon=True)
-        others.add(self)
-        clock.start()
-        try:
-            yield self
-        finally:
-            others.discard(self)
-            self._ended.set()
-            self._is_needed.set()
-            clock.join()
-
-    def give_way(self) -> None:
-        """Stop, and wait a while for the end of it."""
-        self._is_needed.set()
-        self._ended.wait(GIVE_WAY_SECONDS)
-
-    @contextmanager
-    def told_errors(self) -> Iterator[None]:
-        """Turn what DuckDB and Arrow raise into RequestErrors."""
-        try:
-            yield
-        except (duckdb.Error, pa.ArrowException, OSError) as error:  # Arrow makes OSErrors of a stream's errors
-            raise self._told(error) from None
-
-    def chunks(self, reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
-        with self.told_errors():
-            yield from reader
-
-    def _told(self, error: Exception) -> RequestError:
-        if self._is_overdue:
-            problem = f"the query took longer than {self._seconds_max:g} s"
-            return RequestError("timeout", problem, "ask for less, or for one table at a time")
-        if self._is_needed.is_set():
-            problem = "the query was stopped: its memory was needed for the tables"
-            return RequestError("limit", problem, "ask for less at once, or set server.memory_megabytes higher")
-        if _is_shortage(error):
-            return _shortage()
-        return RequestError("bad_sql", _first_line(error), "correct the query; DESCRIBE tells a table's columns")
-
-    def _stop_in_time(self) -> None:
-        if not self._is_needed.wait(self._seconds_max):
-            self._is_overdue = True
-        while not self._ended.is_set():
-            self._cursor.interrupt()
-            self._ended.wait(INTERRUPT_SECONDS)  # and again: an interrupt between two steps of a query is lost
-
-
-@contextmanager
-def _told_shortage() -> Iterator[None]:
-    """Turn a lack of memory into a RequestError."""
-    try:
-        yield
-    except (duckdb.Error, pa.ArrowException, OSError) as error:  # see _Running.told_errors
-        if not _is_shortage(error):
-            raise
-        raise _shortage() from None
-
-
-def _chunks(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
-    with _told_shortage():
-        yield from reader
-
-
-def _is_shortage(error: Exception) -> bool:
-    return "Out of Memory" in str(error)
-
-
-def _shortage() -> RequestError:
-    return RequestError(
-        "limit",
-        "this needs more memory than there is",
-        "ask for less at once, or set server.memory_megabytes higher",
-    )
-
-
 def _open(path: Path | None, memory_megabytes: int) -> duckdb.DuckDBPyConnection:
     config: dict[str, str | bool | int | float | list[str]] = {
         "memory_limit": f"{memory_megabytes}MB",
@@ -542,7 +455,7 @@ def _open(path: Path | None, memory_megabytes: int) -> duckdb.DuckDBPyConnection
     except (duckdb.Error, OSError) as error:
         is_in_use = isinstance(error, duckdb.ConnectionException) or "lock" in str(error)
         cure = in_use if is_in_use else "set server.store to a new file, in a directory that can be written"
-        raise SetupError(f"cannot open the store {path}: {_first_line(error)}", cure) from None
+        raise SetupError(f"cannot open the store {path}: {first_line(error)}", cure) from None
     ((is_locked,),) = database.execute("SELECT current_setting('lock_configuration')").fetchall()
     if is_locked:  # DuckDB gave us the database that is open in this process already
         database.close()
@@ -555,6 +468,11 @@ def _open(path: Path | None, memory_megabytes: int) -> duckdb.DuckDBPyConnection
     return database
 
 
+def _names_of(generation: Generation) -> dict[str, str]:
+    """The stable names that mean a generation's tables now."""
+    return _stable_names(generation) if generation.published else {}
+
+
 def _stable_names(generation: Generation) -> dict[str, str]:
     """The names and aliases of a generation's tables."""
     return {
@@ -564,18 +482,6 @@ def _stable_names(generation: Generation) -> dict[str, str]:
     }
 
 
-def _create_table(generation: str, shape: TableShape) -> str:
-    columns = [f"{ROW} BIGINT"] + [
-        f"{quoted(field.name)} {SQL_TYPES[column_type(field.type)]}" for field in shape.schema
-    ]
-    return f"CREATE TABLE {quoted(generation)}.{quoted(shape.name)} ({', '.join(columns)})"
-
-
-def _create_view(name: str, table: StoredTable) -> str:
-    columns = ", ".join(quoted(column) for column in table.shape.schema.names)
-    return f"CREATE VIEW main.{quoted(name)} AS SELECT {columns} FROM {table.relation}"  # noqa: S608
-
-
 def _advanced(generation: Generation, batch: Batch) -> dict[str, StoredTable]:
     """The generation's tables with their own facts after the batch."""
     tables = dict(generation.tables)
@@ -583,9 +489,9 @@ def _advanced(generation: Generation, batch: Batch) -> dict[str, StoredTable]:
         if changes.table not in tables:
             raise SinkError(f"generation {generation.name} has no table {changes.table}", "begin it with one")
         table = tables[changes.table]
-        _check_columns(changes.table, table.shape.schema, changes.upserts.schema)
+        check_columns(changes.table, table.shape.schema, changes.upserts.schema)
         if changes.deletes.num_rows:  # a table without any columns says "none" as well
-            _check_columns(changes.table, table.shape.key_schema, changes.deletes.schema)
+            check_columns(changes.table, table.shape.key_schema, changes.deletes.schema)
         times = [
             pc.max(changes.upserts[field.name]).as_py()
             for field in table.shape.schema
@@ -597,55 +503,6 @@ def _advanced(generation: Generation, batch: Batch) -> dict[str, StoredTable]:
     return tables
 
 
-def _check_columns(table: str, wanted: pa.Schema, given: pa.Schema) -> None:
-    """DuckDB would cast what it can, and some of it wrongly."""
-    if dict(zip(wanted.names, wanted.types, strict=True)) != dict(zip(given.names, given.types, strict=True)):
-        raise SinkError(
-            f"a batch has other columns than its table {table}: {', '.join(map(str, given))}",
-            f"send {', '.join(map(str, wanted))}, or begin a new generation",
-        )
-
-
-def _apply(writer: duckdb.DuckDBPyConnection, table: StoredTable, changes: TableChanges) -> None:
-    shape, relation = table.shape, table.relation
-    if changes.deletes.num_rows:
-        writer.register("deletes", changes.deletes)
-        writer.execute(f"DELETE FROM {relation} t USING deletes s WHERE {_same_key(shape)}")  # noqa: S608
-        writer.unregister("deletes")
-    if changes.upserts.num_rows:
-        numbers = pa.array(range(table.next_row, table.next_row + changes.upserts.num_rows), pa.int64())
-        writer.register("upserts", changes.upserts.add_column(0, ROW, numbers))
-        writer.execute(_upsert(shape, relation))
-        writer.unregister("upserts")
-
-
-def _upsert(shape: TableShape, relation: str) -> str:
-    columns = [quoted(name) for name in shape.schema.names]
-    if shape.appends:
-        return f"INSERT INTO {relation} SELECT {', '.join([ROW, *columns])} FROM upserts"  # noqa: S608
-    updates = ", ".join(f"{column} = s.{column}" for column in columns if column[1:-1] not in shape.key)
-    inserts = ", ".join(f"s.{column}" for column in [ROW, *columns])
-    condition = f" AND ({_is_newer([quoted(name) for name in shape.version])})" if shape.version else ""
-    update = f"WHEN MATCHED{condition} THEN UPDATE SET {updates}" if updates else ""
-    return (
-        f"MERGE INTO {relation} t USING upserts s ON ({_same_key(shape)}) "
-        f"{update} WHEN NOT MATCHED THEN INSERT VALUES ({inserts})"
-    )
-
-
-def _same_key(shape: TableShape) -> str:
-    return " AND ".join(f"t.{quoted(column)} IS NOT DISTINCT FROM s.{quoted(column)}" for column in shape.key)
-
-
-def _is_newer(version: Sequence[str]) -> str:
-    """Whether s is newer than t: the columns compared in order, null before all values."""
-    column, *rest = version
-    greater = f"(s.{column} > t.{column} OR (t.{column} IS NULL AND s.{column} IS NOT NULL))"
-    if not rest:
-        return greater
-    return f"{greater} OR (s.{column} IS NOT DISTINCT FROM t.{column} AND ({_is_newer(rest)}))"
-
-
 def _count(cursor: duckdb.DuckDBPyConnection, relation: str) -> int:
     ((rows,),) = cursor.execute(f"SELECT count(*) FROM {relation}").fetchall()  # noqa: S608
     return int(rows)
@@ -653,7 +510,3 @@ def _count(cursor: duckdb.DuckDBPyConnection, relation: str) -> int:
 
 def _relation(cursor: duckdb.DuckDBPyConnection, query: Query) -> duckdb.DuckDBPyRelation:
     return cursor.sql(query.sql, params=list(query.parameters))
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).split("\n")[0]

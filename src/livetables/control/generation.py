@@ -1,0 +1,49 @@
+"""The states of a generation and what moves it from one to the next, as a total table.
+
+building ─► catching_up ─► live ⇄ lingering ─► retired
+    └────────────┴───────────┴────────┴──────► failed
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+State = Literal["building", "catching_up", "live", "lingering", "retired", "failed"]
+Event = Literal[
+    "query_started",  # its streaming query runs
+    "published",  # it has taken over the stable names: it had caught up, its time was up, or it was rolled back to
+    "replaced",  # another generation was published
+    "dismissed",  # it is not wanted any more, and nobody waits for it
+    "query_died",  # its query ended, and starting it again did not help
+]
+
+STATES: tuple[State, ...] = ("building", "catching_up", "live", "lingering", "retired", "failed")
+ENDED: tuple[State, ...] = ("retired", "failed")
+
+# What is not here is not possible: it would be a mistake in the program, and is told as one.
+TRANSITIONS: dict[State, dict[Event, State]] = {
+    "building": {"query_started": "catching_up", "dismissed": "retired", "query_died": "failed"},
+    "catching_up": {
+        "query_started": "catching_up",  # after a restart
+        "published": "live",
+        "dismissed": "retired",
+        "query_died": "failed",
+    },
+    "live": {"query_started": "live", "published": "live", "replaced": "lingering", "query_died": "failed"},
+    "lingering": {
+        "query_started": "lingering",
+        "published": "live",
+        "dismissed": "retired",
+        "query_died": "failed",
+    },
+    # A live generation whose query died keeps its tables: it is replaced or started again, and only then goes.
+    "failed": {"query_started": "live", "replaced": "retired", "dismissed": "retired"},
+    "retired": {},
+}
+
+
+def next_state(state: State, event: Event) -> State:
+    """The state after the event."""
+    following = TRANSITIONS[state]
+    assert event in following, f"a generation that is {state} cannot be {event}"
+    return following[event]

@@ -1,0 +1,47 @@
+"""Every state of a generation against every event."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import get_args
+
+import pytest
+
+from livetables.control.generation import ENDED, STATES, TRANSITIONS, Event, State, next_state
+
+EVENTS: tuple[Event, ...] = get_args(Event)
+
+
+def test_every_state_is_in_the_table() -> None:
+    assert set(TRANSITIONS) == set(STATES) == set(get_args(State))
+
+
+@pytest.mark.parametrize(("state", "event"), list(product(STATES, EVENTS)))
+def test_an_event_leads_to_a_state_or_is_impossible(state: State, event: Event) -> None:
+    if event in TRANSITIONS[state]:
+        assert next_state(state, event) in STATES
+    else:
+        with pytest.raises(AssertionError, match=f"{state} cannot be {event}"):
+            next_state(state, event)
+
+
+def test_the_usual_life_ends_retired() -> None:
+    state: State = "building"
+    seen = [state]
+    events: tuple[Event, ...] = ("query_started", "published", "replaced", "published", "replaced", "dismissed")
+    for event in events:
+        state = next_state(state, event)
+        seen.append(state)
+    assert seen == ["building", "catching_up", "live", "lingering", "live", "lingering", "retired"]
+
+
+def test_every_state_that_is_not_ended_can_end() -> None:
+    for state in STATES:
+        reached = {state}
+        while (more := {after for each in reached for after in TRANSITIONS[each].values()} | reached) != reached:
+            reached = more
+        assert reached & set(ENDED)
+
+
+def test_nothing_comes_after_retired() -> None:
+    assert TRANSITIONS["retired"] == {}

@@ -16,6 +16,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "spark: needs a Spark session, which the tests start themselves")
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks for groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep what shares a fixture together, and begin with what takes longest, when tests run in two processes."""
     items.sort(key=lambda item: not _is_heavy(item))

@@ -16,19 +16,6 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "spark: needs a Spark session, which the tests start themselves")
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist looks for groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep what shares a fixture together, and begin with what takes longest, when tests run in two processes."""
-    items.sort(key=lambda item: not _is_heavy(item))
-    for item in items:
-        group = "kafka and spark" if _is_heavy(item) else item.nodeid.split("::")[0]
-        item.add_marker(pytest.mark.xdist_group(group))
-
-
-def _is_heavy(item: pytest.Item) -> bool:
-    return any(item.get_closest_marker(mark) for mark in ("kafka", "spark"))
-
-
 @pytest.fixture(scope="session")
 def broker() -> Iterator[Broker]:
     """A running Kafka, for tests that do not harm it; each uses topics of its own (`unique_topic`)."""

@@ -4,6 +4,7 @@ LivetablesError
 ├── ConfigError      a setting is missing, unknown or does not fit; names its key
 ├── SetupError       something this machine must have is not there (Java, a jar, a port)
 ├── BrokerError      the embedded Kafka broker did not start, or stopped by itself
+├── TopicError       a topic cannot be used: it is not there, not allowed, or its broker cannot be reached
 ├── SinkError        a batch was refused: out of order, or for a generation that was not begun
 └── RequestError     a client asked for what is not there, not allowed or too much; carries a code for programs
 """
@@ -46,6 +47,10 @@ class SetupError(LivetablesError):
 
 class BrokerError(LivetablesError):
     """The embedded Kafka broker did not start, or stopped by itself."""
+
+
+class TopicError(LivetablesError):
+    """A topic cannot be used: it is not there, not allowed, or its broker cannot be reached."""
 
 
 class SinkError(LivetablesError):

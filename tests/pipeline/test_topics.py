@@ -1,0 +1,433 @@
+"""Topics and the control topic through the driver's Java clients, at a real broker."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from pyspark.sql import SparkSession
+
+from livetables.errors import TopicError
+from livetables.pipeline.topics import (
+    ControlRecord,
+    ControlTopic,
+    KafkaTopics,
+    Topic,
+    TopicProblem,
+    _Clients,
+    _instant,
+    was_replaced,
+)
+from livetables.settings import Secret
+from livetables.up.broker import Broker
+from livetables.wire import Receipt
+from tests.support.kafka import Record, create_topic, delete_topic, end_offsets, produce, unique_topic, wait_until
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+OAUTH = "org.apache.kafka.common.security.oauthbearer"
+NOON_MS = 1_700_000_000_000
+READ_SECONDS = 30.0
+SHORT_SECONDS = 0.2
+
+
+@pytest.fixture
+def properties(broker: Broker) -> dict[str, str]:
+    return {"bootstrap.servers": broker.bootstrap_servers}
+
+
+@pytest.fixture
+def topics(spark: SparkSession, properties: dict[str, str]) -> Iterator[KafkaTopics]:
+    with KafkaTopics(spark, properties) as opened:
+        yield opened
+
+
+@pytest.fixture
+def control(spark: SparkSession, properties: dict[str, str]) -> Iterator[ControlTopic]:
+    """A control topic that is there, and empty."""
+    with ControlTopic(spark, properties, unique_topic("control")) as opened:
+        opened.create_if_missing()
+        yield opened
+
+
+@pytest.fixture
+def closed_port() -> Iterator[int]:
+    """A port at which nobody listens, and nobody can begin to."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield taken.getsockname()[1]
+
+
+def looked_at(topics: KafkaTopics, name: str) -> Topic:
+    seen = topics.look([name])[name]
+    assert isinstance(seen, Topic), seen
+    return seen
+
+
+def problem_of(topics: KafkaTopics, name: str) -> str:
+    seen = topics.look([name])[name]
+    assert isinstance(seen, TopicProblem), seen
+    assert "\n" not in seen.reason
+    assert "Exception" not in seen.reason
+    return seen.reason
+
+
+def seen_topic(topic_id: str = "a", ends: tuple[int, ...] = (5, 7), beginnings: tuple[int, ...] = (0, 0)) -> Topic:
+    return Topic("user", topic_id, dict(enumerate(beginnings)), dict(enumerate(ends)))
+
+
+def values(records: list[ControlRecord]) -> list[bytes | None]:
+    return [record.value for record in records]
+
+
+# Topics
+
+
+def test_a_topic_has_an_id_and_the_offsets_of_every_partition(broker: Broker, topics: KafkaTopics) -> None:
+    name = unique_topic("user")
+    create_topic(broker.bootstrap_servers, name, partitions=2)
+    empty = looked_at(topics, name)
+    assert (empty.beginnings, empty.ends, empty.records) == ({0: 0, 1: 0}, {0: 0, 1: 0}, 0)
+
+    produce(broker.bootstrap_servers, [Record(name, partition, b"{}", NOON_MS) for partition in (0, 1, 1)])
+    filled = looked_at(topics, name)
+    assert (filled.beginnings, filled.ends, filled.records) == ({0: 0, 1: 0}, {0: 1, 1: 2}, 3)
+    assert filled.topic_id == empty.topic_id != ""
+
+
+def test_topics_are_looked_at_together_and_none_spoils_another(broker: Broker, topics: KafkaTopics) -> None:
+    there, missing, illegal = unique_topic("user"), unique_topic("missing"), "no topic!"
+    create_topic(broker.bootstrap_servers, there)
+    seen = topics.look([missing, illegal, there, there])
+    assert list(seen) == [missing, illegal, there]
+    assert isinstance(seen[there], Topic)
+    assert seen[missing] == TopicProblem(f'topic "{missing}" does not exist; create it, or name one that exists')
+    assert seen[illegal] == TopicProblem('"no topic!" is no name of a topic; use 1 to 249 of A-Z a-z 0-9 . _ -')
+
+
+def test_no_names_are_no_topics(topics: KafkaTopics) -> None:
+    assert topics.look([]) == {}
+
+
+def test_looking_does_not_create_a_topic(broker: Broker, topics: KafkaTopics) -> None:
+    name = unique_topic("missing")
+    problem_of(topics, name)
+    create_topic(broker.bootstrap_servers, name)
+    assert looked_at(topics, name).records == 0
+
+
+def test_a_broker_that_cannot_be_reached_is_a_problem_of_every_topic_in_time(
+    spark: SparkSession, closed_port: int
+) -> None:
+    with KafkaTopics(spark, {"bootstrap.servers": f"127.0.0.1:{closed_port}"}, seconds_max=1.0) as topics:
+        started = time.monotonic()
+        seen = topics.look(["user", "account"])
+        took_seconds = time.monotonic() - started
+    for name in ("user", "account"):
+        problem = seen[name]
+        assert isinstance(problem, TopicProblem)
+        assert f'127.0.0.1:{closed_port} did not answer about topic "{name}" in time; check' in problem.reason
+    assert 0.9 < took_seconds < 3
+
+
+def test_a_class_that_is_not_there_is_named(spark: SparkSession, properties: dict[str, str]) -> None:
+    sasl = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.login.callback.handler.class": "com.example.NoSuchHandler",
+    }
+    with KafkaTopics(spark, {**properties, **sasl}) as topics:
+        assert "com.example.NoSuchHandler" in problem_of(topics, "user")
+
+
+@pytest.mark.parametrize(
+    "jaas",
+    [
+        'hunter2 required username="hunter2" password="hunter2";',
+        'org.apache.kafka.common.security.plain.PlainLoginModule hunter2 username="hunter2";',
+        "org.apache.kafka.common.security.plain.PlainLoginModule required username=me password=my hunter2;",
+        "hunter2",
+    ],
+)
+def test_no_secret_is_in_a_problem(spark: SparkSession, properties: dict[str, str], jaas: str) -> None:
+    sasl = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.jaas.config": jaas}
+    with KafkaTopics(spark, {**properties, **sasl}, seconds_max=1.0) as topics:
+        assert "hunter2" not in problem_of(topics, "user")
+
+
+def test_a_login_that_takes_long_is_a_problem_in_time_and_its_failure_is_told_later(
+    spark: SparkSession, properties: dict[str, str], closed_port: int
+) -> None:
+    sasl = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.login.callback.handler.class": f"{OAUTH}.OAuthBearerLoginCallbackHandler",
+        "sasl.oauthbearer.token.endpoint.url": f"http://127.0.0.1:{closed_port}/token",
+        "sasl.jaas.config": f'{OAUTH}.OAuthBearerLoginModule required clientId="me" clientSecret="hunter2";',
+        # For how long the login is tried again.
+        "sasl.login.retry.backoff.max.ms": "2000",
+    }
+    with KafkaTopics(spark, {**properties, **sasl}, seconds_max=0.5) as topics:
+        started = time.monotonic()
+        assert "logs in" in problem_of(topics, "user")
+        assert time.monotonic() - started < 1.5
+        wait_until(lambda: "logs in" not in problem_of(topics, "user"), "the login has failed")
+
+
+def test_a_secret_is_redacted_whole_and_in_its_parts(spark: SparkSession) -> None:
+    jaas = "Module required clientId=me clientSecret='top secret' scope=\"a b\";"
+    clients = _Clients(spark, {"sasl.jaas.config": jaas, "plain": Secret("s3"), "ssl.key.password": "p"})
+    assert clients._redacted(f"in {jaas}") == "in <redacted>"
+    assert clients._redacted("top secret, a b and s3 are p, port 127.0.0.1 is not") == (
+        "<redacted>, <redacted> and <redacted> are <redacted>, port 127.0.0.1 is not"
+    )
+    assert clients._redacted("https://user:pass@host") == "<redacted>"
+
+
+@pytest.mark.parametrize(
+    ("operations", "partitions", "problem"),
+    [
+        (["DESCRIBE"], [object()], "is not authorised for this client"),
+        (["DESCRIBE", "READ"], [], "without a leader"),
+        (None, [None], "without a leader"),
+    ],
+)
+def test_a_topic_that_cannot_be_read_says_why(
+    spark: SparkSession, operations: list[str] | None, partitions: list[Any], problem: str
+) -> None:
+    description = SimpleNamespace(
+        name=lambda: "user",
+        authorizedOperations=lambda: operations,
+        partitions=lambda: [SimpleNamespace(leader=lambda leader=leader: leader) for leader in partitions],
+    )
+    with pytest.raises(TopicError, match=problem):
+        _Clients(spark, {})._ask_offsets(None, description)
+
+
+def test_a_recreated_topic_is_noticed(broker: Broker, topics: KafkaTopics) -> None:
+    name = unique_topic("user")
+    create_topic(broker.bootstrap_servers, name)
+    before = looked_at(topics, name)
+    assert was_replaced(before, looked_at(topics, name)) is None
+
+    delete_topic(broker.bootstrap_servers, name)
+    create_topic(broker.bootstrap_servers, name)
+    wait_until(lambda: isinstance(topics.look([name])[name], Topic), "the new topic is seen")
+    assert was_replaced(before, looked_at(topics, name)) == f'topic "{name}" was deleted and created again'
+
+
+@pytest.mark.parametrize(
+    "now",
+    [
+        seen_topic(),
+        seen_topic(ends=(6, 7)),
+        seen_topic(ends=(5, 7, 1), beginnings=(0, 0, 0)),
+        seen_topic(ends=(9, 9), beginnings=(8, 8)),
+    ],
+    ids=["the same", "longer", "one more partition", "cut at its beginning"],
+)
+def test_a_topic_that_goes_on_was_not_replaced(now: Topic) -> None:
+    assert was_replaced(seen_topic(), now) is None
+
+
+def test_an_end_that_moved_back_is_a_replaced_topic() -> None:
+    lost = was_replaced(seen_topic(ends=(5, 7)), seen_topic(ends=(9, 6)))
+    assert lost == 'partition 1 of topic "user" has lost records from its end'
+
+
+# The control topic
+
+
+def test_a_missing_control_topic_is_created_with_one_partition_and_an_existing_one_is_kept(
+    broker: Broker, spark: SparkSession, properties: dict[str, str]
+) -> None:
+    name = unique_topic("control")
+    with ControlTopic(spark, properties, name) as control:
+        control.create_if_missing()
+        control.send({"joinType": "inner"})
+        control.create_if_missing()
+        assert control.end_offsets() == {0: 1}
+    assert end_offsets(broker.bootstrap_servers, name) == {0: 1}
+
+
+def test_what_is_sent_is_read_as_json_at_its_receipt(control: ControlTopic) -> None:
+    fields = {"usersTopic": "üser", "joinType": None, "rollback": False}
+    before = datetime.now(UTC)
+    receipt = control.send(fields)
+    (record,) = control.read(READ_SECONDS)
+    assert receipt == Receipt(receipt.topic, record.partition, record.offset) == Receipt(receipt.topic, 0, 0)
+    assert record.value is not None
+    assert json.loads(record.value) == fields
+    assert abs((record.timestamp - before).total_seconds()) < 60
+    assert record.timestamp.tzinfo is UTC
+
+
+def test_all_partitions_are_read_from_their_beginning_in_order_of_time(
+    broker: Broker, spark: SparkSession, properties: dict[str, str]
+) -> None:
+    name = unique_topic("control")
+    create_topic(broker.bootstrap_servers, name, partitions=2)
+    times = [(1, 30), (0, 10), (1, 20), (0, 20), (0, 40), (1, 5)]
+    produce(broker.bootstrap_servers, [Record(name, p, b"%d" % at, NOON_MS + at) for p, at in times])
+    with ControlTopic(spark, properties, name) as control:
+        read = control.read(READ_SECONDS)
+    # (partition, offset) by time; at the same time by partition.
+    assert [(r.partition, r.offset) for r in read] == [(1, 2), (0, 0), (0, 1), (1, 1), (1, 0), (0, 2)]
+    assert values(read) == [b"5", b"10", b"20", b"20", b"30", b"40"]
+    assert read[0].timestamp == datetime.fromtimestamp(NOON_MS / 1000, UTC).replace(microsecond=5000)
+
+
+def test_values_come_back_byte_for_byte(broker: Broker, spark: SparkSession, properties: dict[str, str]) -> None:
+    name = unique_topic("control")
+    create_topic(broker.bootstrap_servers, name, partitions=1)
+    sent = [None, b"", bytes(range(256)), b"\xff\x00" * 400_000, "ü✓".encode()]
+    produce(broker.bootstrap_servers, [Record(name, 0, value, NOON_MS) for value in sent])
+    with ControlTopic(spark, properties, name) as control:
+        assert values(control.read(READ_SECONDS)) == sent
+
+
+def test_a_read_goes_on_where_the_last_one_ended_and_a_new_reader_reads_all(
+    spark: SparkSession, properties: dict[str, str], control: ControlTopic
+) -> None:
+    topic = control.send({"n": 1}).topic
+    assert values(control.read(READ_SECONDS)) == [b'{"n": 1}']
+    assert control.read(SHORT_SECONDS) == []
+    control.send({"n": 2})
+    control.send({"n": 3})
+    assert values(control.read(READ_SECONDS)) == [b'{"n": 2}', b'{"n": 3}']
+    with ControlTopic(spark, properties, topic) as other:
+        assert values(other.read(READ_SECONDS)) == [b'{"n": 1}', b'{"n": 2}', b'{"n": 3}']
+
+
+def test_reads_that_do_not_wait_get_on_too(control: ControlTopic) -> None:
+    control.send({"n": 1})
+    wait_until(lambda: bool(control.read(0)), "the record is read")
+    assert control.is_at_end()
+
+
+def test_a_backlog_of_many_polls_is_one_read(broker: Broker, spark: SparkSession, properties: dict[str, str]) -> None:
+    name = unique_topic("control")
+    create_topic(broker.bootstrap_servers, name, partitions=1)
+    produce(broker.bootstrap_servers, [Record(name, 0, b"%d" % n, NOON_MS + n) for n in range(30)])
+    with ControlTopic(spark, {**properties, "max.poll.records": "7"}, name) as control:
+        assert values(control.read(READ_SECONDS)) == [b"%d" % n for n in range(30)]
+
+
+def test_the_end_is_reached_when_all_records_are_read(control: ControlTopic) -> None:
+    assert control.is_at_end()
+    control.send({"n": 1})
+    assert not control.is_at_end()
+    control.read(READ_SECONDS)
+    assert control.is_at_end()
+
+
+def test_marks_and_aborted_records_of_transactions_are_passed_over(
+    spark: SparkSession, properties: dict[str, str], control: ControlTopic
+) -> None:
+    topic = control.send({"n": 1}).topic
+    producer = Producer({**properties, "transactional.id": topic})
+    producer.init_transactions()
+    for value, end in ((b"kept", producer.commit_transaction), (b"aborted", producer.abort_transaction)):
+        producer.begin_transaction()
+        producer.produce(topic, value)
+        producer.flush()
+        end()
+    with ControlTopic(spark, {**properties, "isolation.level": "read_committed"}, topic) as committed:
+        assert values(committed.read(READ_SECONDS)) == [b'{"n": 1}', b"kept"]
+        assert committed.is_at_end()
+
+
+def test_an_empty_topic_is_read_in_the_time_given(control: ControlTopic) -> None:
+    control.read(0)
+    started = time.monotonic()
+    assert control.read(1.2) == []
+    assert 1.2 <= time.monotonic() - started < 3
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "instant"),
+    [
+        (1, datetime(1970, 1, 1, 0, 0, 0, 1000, UTC)),
+        (-1, datetime(1969, 12, 31, 23, 59, 59, 999_000, UTC)),
+        (2**63 - 1, datetime.max.replace(tzinfo=UTC)),
+        (-(2**63), datetime.min.replace(tzinfo=UTC)),
+    ],
+)
+def test_a_time_that_no_calendar_has_is_the_nearest_one(milliseconds: int, instant: datetime) -> None:
+    assert _instant(milliseconds) == instant
+
+
+def test_the_user_s_group_and_acks_do_not_reach_the_clients(
+    spark: SparkSession, properties: dict[str, str], control: ControlTopic
+) -> None:
+    topic = control.send({"n": 1}).topic
+    pasted = {"group.id": "mine", "group.instance.id": "a", "transactional.id": "t", "acks": "0", "client.id": "me"}
+    with ControlTopic(spark, {**properties, **pasted}, topic) as other:
+        assert other.send({"n": 2}).offset == 1
+        assert len(other.read(READ_SECONDS)) == 2
+
+
+def test_a_control_topic_that_is_missing_says_so(spark: SparkSession, properties: dict[str, str]) -> None:
+    with ControlTopic(spark, properties, unique_topic("missing")) as control:
+        for use in (lambda: control.read(0), control.end_offsets, control.is_at_end, lambda: control.send({})):
+            with pytest.raises(TopicError, match="does not exist"):
+                use()
+
+
+def test_a_topic_deleted_under_the_reader_says_so_and_a_new_one_is_read_from_its_beginning(
+    broker: Broker, control: ControlTopic
+) -> None:
+    topic = control.send({"n": 1}).topic
+    control.send({"n": 2})
+    assert len(control.read(READ_SECONDS)) == 2
+    delete_topic(broker.bootstrap_servers, topic)
+    with pytest.raises(TopicError, match=f'topic "{topic}" does not exist'):
+        control.read(READ_SECONDS)
+
+    control.create_if_missing()
+    control.send({"n": 3})
+    with pytest.raises(TopicError, match="was deleted and created again"):
+        control.read(READ_SECONDS)
+    assert values(control.read(READ_SECONDS)) == [b'{"n": 3}']
+
+
+def test_a_broker_that_cannot_be_reached_fails_a_send_in_time(
+    spark: SparkSession, closed_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("livetables.pipeline.topics.ANSWER_SECONDS_MAX", 1.0)
+    started = time.monotonic()
+    with (
+        ControlTopic(spark, {"bootstrap.servers": f"127.0.0.1:{closed_port}"}, "control") as control,
+        pytest.raises(TopicError, match="did not answer") as error,
+    ):
+        control.send({})
+    assert time.monotonic() - started < 3
+    assert error.value.__suppress_context__, "Java's stack would be shown"
+
+
+def kafka_threads(spark: SparkSession) -> list[str]:
+    assert spark._jvm is not None
+    threads = spark._jvm.java.lang.Thread.getAllStackTraces().keySet()
+    return [name for name in (str(thread.getName()) for thread in threads) if "closed-by-test" in name]
+
+
+def test_closing_ends_the_java_clients_and_may_be_repeated(
+    spark: SparkSession, properties: dict[str, str], control: ControlTopic
+) -> None:
+    topic = control.send({}).topic
+    opened = ControlTopic(spark, {**properties, "client.id": "closed-by-test"}, topic)
+    opened.send({})
+    assert len(opened.read(READ_SECONDS)) == 2
+    assert len(kafka_threads(spark)) >= 2, "an admin client and a producer"
+    opened.close()
+    opened.close()
+    wait_until(lambda: kafka_threads(spark) == [], "the threads of the clients have ended")
+    with pytest.raises(AssertionError, match="closed"):
+        opened.read(0)

@@ -428,7 +428,7 @@ def test_shutdown_does_not_wait_for_a_pipeline_that_waits(served: Served, client
         wait_until(lambda: served.pulse.status().pipeline_seen is not None, "the pipeline waits")
         started = time.monotonic()
         served.door.shutdown()
-        assert time.monotonic() - started < 10
+        assert time.monotonic() - started < 18
         assert waiting.result() == []
 
 

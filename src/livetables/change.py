@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from livetables.errors import SinkError
+
 
 @dataclass(frozen=True)
 class TableShape:
@@ -52,3 +54,13 @@ class Batch:
     batch_id: int
     changes: tuple[TableChanges, ...]
     unknown_fields: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # table, field, records that had it
+
+    def is_new_after(self, last_batch_id: int | None) -> bool:
+        """Whether it is the next one to apply; one that was applied before is not, and a gap is a SinkError."""
+        due = 0 if last_batch_id is None else last_batch_id + 1
+        if self.batch_id > due:
+            raise SinkError(
+                f"batch {self.batch_id} of generation {self.generation} came where {due} was due",
+                "build a new generation: the sink does not hold what this checkpoint counts as delivered",
+            )
+        return self.batch_id == due

@@ -164,14 +164,8 @@ class Store:
         """Apply a batch whole, durably, once; tell whether it was new. One that came before changes nothing."""
         with self._writing:
             generation = self._begun(batch.generation)
-            expected = 0 if generation.last_batch_id is None else generation.last_batch_id + 1
-            if batch.batch_id < expected:
+            if not batch.is_new_after(generation.last_batch_id):
                 return False
-            if batch.batch_id > expected:
-                raise SinkError(
-                    f"batch {batch.batch_id} of generation {batch.generation} came where {expected} was due",
-                    "build a new generation: the server does not hold what this checkpoint counts as delivered",
-                )
             tables = _advanced(generation, batch)
             # Readers that see the new rows must not see the old `next_row`, see StoredTable.
             self._remember(replace(generation, tables=tables))

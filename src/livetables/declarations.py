@@ -10,6 +10,7 @@ from typing import Any
 from livetables.settings import Problems, Section, choice, quoted
 from livetables.spec import (
     COLUMN_TYPES,
+    CONTROL_TABLES,
     JOIN_ALIASES,
     NAME_PATTERN,
     TOPIC_CURE,
@@ -24,7 +25,7 @@ from livetables.spec import (
 
 TABLE_KEYS = ("topic", "publish", "aliases", "start", "columns")
 VIEW_KEYS = ("join", "left", "right", "on", "aliases", "lookback_seconds")
-STATUS_TABLES = ("orchestrator_status", "control_raw", "generations", "dead_letters")
+STATUS_TABLES = (*CONTROL_TABLES, "dead_letters")
 
 # Where two presets declare the same key, the first one here wins.
 PRESETS = {

@@ -5,6 +5,7 @@ LivetablesError
 ├── SetupError       something this machine must have is not there (Java, a jar, a port)
 ├── BrokerError      the embedded Kafka broker did not start, or stopped by itself
 ├── TopicError       a topic cannot be used: it is not there, not allowed, or its broker cannot be reached
+│   └── PassingTopicError   … and may be usable later, though nobody changes a topic or a setting
 ├── SinkError        a batch was refused: out of order, or for a generation that was not begun
 └── RequestError     a client asked for what is not there, not allowed or too much; carries a code for programs
 """
@@ -51,6 +52,10 @@ class BrokerError(LivetablesError):
 
 class TopicError(LivetablesError):
     """A topic cannot be used: it is not there, not allowed, or its broker cannot be reached."""
+
+
+class PassingTopicError(TopicError):
+    """A topic cannot be used now, but perhaps later, though nobody changes a topic or a setting."""
 
 
 class SinkError(LivetablesError):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from itertools import product
 from typing import get_args
 
 import pytest
 
-from livetables.control.generation import ENDED, STATES, TRANSITIONS, Event, State, next_state
+from livetables.config import GenerationsConfig
+from livetables.control.generation import ENDED, STATES, TRANSITIONS, Event, State, next_state, to_retire
 
 EVENTS: tuple[Event, ...] = get_args(Event)
 
@@ -45,3 +47,29 @@ def test_every_state_that_is_not_ended_can_end() -> None:
 
 def test_nothing_comes_after_retired() -> None:
     assert TRANSITIONS["retired"] == {}
+
+
+NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
+
+
+def retired(config: GenerationsConfig, *ages: float) -> list[int]:
+    """Which of the generations that have lingered for so many seconds go."""
+    return sorted(to_retire([(place, NOW - timedelta(seconds=age)) for place, age in enumerate(ages)], NOW, config))
+
+
+def test_an_old_generation_goes_after_its_time() -> None:
+    assert retired(GenerationsConfig(), 1, 7.9) == []
+    assert retired(GenerationsConfig(), 1, 8) == [1]
+    assert retired(GenerationsConfig(linger_seconds=0), 0) == [0]
+
+
+def test_more_than_may_linger_go_at_once_the_oldest_first() -> None:
+    assert retired(GenerationsConfig(max_lingering=2), 3, 1, 2) == [0]
+    assert retired(GenerationsConfig(max_lingering=0), 0) == [0]
+
+
+def test_generations_that_are_kept_stay_for_longer() -> None:
+    kept = GenerationsConfig(keep_generations=3)
+    assert retired(kept, 1, 100, 899) == []
+    assert retired(kept, 1, 100, 900) == [2]
+    assert retired(kept, 1, 2, 3, 4) == [3]

@@ -5,17 +5,31 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from livetables.config import load_config
 from livetables.control.message import ControlMessage, Unreadable
-from livetables.control.resolve import Build, Rejected, Rollback, Unchanged, Wanted, fold, resolve
+from livetables.control.resolve import (
+    Build,
+    Decided,
+    Outcome,
+    Plan,
+    Rejected,
+    Resolver,
+    Rollback,
+    Standing,
+    Unchanged,
+    Wanted,
+)
 from livetables.spec import GenerationSpec
 
 SPEC = load_config(None, {}).spec
 BOTH = load_config(None, {"LIVETABLES_PRESETS": "default,asof"}).spec
 START = Wanted.by(SPEC)
+RESOLVER = Resolver(SPEC, "control")
+
+
+def resolved(message: ControlMessage | Unreadable, wanted: Wanted = START, spec: GenerationSpec = SPEC) -> Plan:
+    return Resolver(spec, "control").resolve(message, Standing(wanted))
 
 
 def test_the_configuration_is_what_is_wanted_first() -> None:
@@ -36,7 +50,7 @@ def test_the_configuration_is_what_is_wanted_first() -> None:
     ],
 )
 def test_what_is_given_changes_and_the_rest_stays(message: ControlMessage, wanted: Wanted) -> None:
-    assert resolve(message, START, SPEC, "control") == Build(wanted)
+    assert resolved(message) == Build(wanted)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +62,7 @@ def test_what_is_given_changes_and_the_rest_stays(message: ControlMessage, wante
     ],
 )
 def test_what_is_there_already_is_unchanged(message: ControlMessage) -> None:
-    assert resolve(message, START, SPEC, "control") == Unchanged()
+    assert resolved(message) == Unchanged()
 
 
 @pytest.mark.parametrize(
@@ -65,7 +79,7 @@ def test_what_is_there_already_is_unchanged(message: ControlMessage) -> None:
     ],
 )
 def test_what_makes_no_sense_is_rejected_with_the_cure(message: ControlMessage | Unreadable, reason: str) -> None:
-    plan = resolve(message, START, SPEC, "control")
+    plan = resolved(message)
     assert isinstance(plan, Rejected)
     assert reason in plan.reason
     assert len(plan.reason) < 400
@@ -73,13 +87,13 @@ def test_what_makes_no_sense_is_rejected_with_the_cure(message: ControlMessage |
 
 def test_a_join_without_a_view_that_follows_it_is_rejected() -> None:
     spec = load_config(None, {"LIVETABLES_PRESETS": "asof"}).spec
-    plan = resolve(ControlMessage(join="inner"), Wanted.by(spec), spec, "control")
+    plan = resolved(ControlMessage(join="inner"), Wanted.by(spec), spec)
     assert isinstance(plan, Rejected)
     assert "final_ui" in plan.reason
 
 
 def test_other_views_keep_their_join() -> None:
-    plan = resolve(ControlMessage(join="inner"), Wanted.by(BOTH), BOTH, "control")
+    plan = resolved(ControlMessage(join="inner"), Wanted.by(BOTH), BOTH)
     assert isinstance(plan, Build)
     joins = {view.name: view.join for view in plan.wanted.applied_to(BOTH).views}
     assert joins == {"final_ui": "inner", "user_account": "asof"}
@@ -92,31 +106,60 @@ def test_a_lookback_goes_with_the_asof_that_it_is_for() -> None:
     assert Wanted(START.topics, "asof").applied_to(spec).views[0].lookback_seconds == 60
 
 
-def test_a_rollback_is_a_plan_of_its_own() -> None:
-    assert resolve(ControlMessage(rollback=True), START, SPEC, "control") == Rollback()
+def test_a_topic_that_cannot_be_read_is_rejected_with_its_reason() -> None:
+    unusable = {"u2": 'topic "u2" does not exist; create it'}
+    assert RESOLVER.resolve(ControlMessage({"users": "u2"}), Standing(START), unusable) == Rejected(unusable["u2"])
+    assert isinstance(RESOLVER.resolve(ControlMessage({"users": "u3"}), Standing(START), unusable), Build)
 
 
-MESSAGES = st.lists(
-    st.one_of(
-        st.builds(
-            ControlMessage,
-            st.dictionaries(st.sampled_from(["users", "accounts", "others"]), st.sampled_from(["a", "b", "!"])),
-            st.sampled_from([None, "left", "inner", "aj", "odd"]),
-        ),
-        st.just(ControlMessage(rollback=True)),
-        st.just(Unreadable("it is not JSON")),
-    ),
-    max_size=8,
-)
+def test_a_rollback_returns_to_what_was_before_and_is_rejected_without_it() -> None:
+    before = Wanted(START.topics, "inner")
+    assert RESOLVER.resolve(ControlMessage(rollback=True), Standing(START, before)) == Rollback(before)
+    rejected = RESOLVER.resolve(ControlMessage(rollback=True), Standing(START))
+    assert isinstance(rejected, Rejected)
+    assert "keep_generations" in rejected.reason
 
 
-@given(MESSAGES)
-def test_messages_folded_together_want_what_they_want_one_by_one(messages: list[ControlMessage | Unreadable]) -> None:
-    folded = fold(messages, START, SPEC, "control")
-    wanted = START
-    for message, plan in zip(messages, folded.plans, strict=True):
-        assert plan == resolve(message, wanted, SPEC, "control")
-        wanted = plan.wanted if isinstance(plan, Build) else wanted
-    assert folded.wanted == wanted
-    builds = [place for place, plan in enumerate(folded.plans) if isinstance(plan, Build)]
-    assert folded.built == (builds[-1] if builds else None)
+def join(kind: str, outcome: Outcome) -> Decided:
+    return Decided(ControlMessage(join=kind), outcome)
+
+
+def with_join(kind: str) -> Wanted:
+    message = RESOLVER.resolve(ControlMessage(join=kind), Standing(START))
+    assert isinstance(message, Build)
+    return message.wanted
+
+
+def test_what_was_rejected_or_failed_is_not_wanted_after_a_restart() -> None:
+    restored = RESOLVER.restored([join("inner", "applied"), join("asof", "failed"), join("natural", "rejected")])
+    assert restored.applied == restored.standing.wanted == with_join("inner")
+    assert restored.standing.previous == START
+    assert restored.waiting == ()
+
+
+def test_superseded_messages_go_into_what_was_applied_after_them() -> None:
+    topic = Decided(ControlMessage({"users": "u2"}), "superseded")
+    restored = RESOLVER.restored([topic, join("inner", "applied")])
+    assert restored.applied == Wanted({"users": "u2", "accounts": "account"}, "inner")
+    assert restored.standing.previous == START
+
+
+def test_superseded_messages_wait_for_the_one_that_is_not_decided() -> None:
+    topic = Decided(ControlMessage({"users": "u2"}), "superseded")
+    restored = RESOLVER.restored([join("inner", "applied"), topic])
+    assert restored.applied == with_join("inner")
+    assert restored.standing.wanted == Wanted({"users": "u2", "accounts": "account"}, "inner")
+    assert restored.waiting == (1,)
+
+
+def test_a_rollback_is_restored_to_where_it_went() -> None:
+    rollback = Decided(ControlMessage(rollback=True), "applied", with_join("inner"))
+    restored = RESOLVER.restored([join("inner", "applied"), join("asof", "applied"), rollback])
+    assert restored.applied == restored.standing.wanted == with_join("inner")
+    assert restored.standing.previous == with_join("asof")
+
+
+def test_the_configuration_of_today_is_what_messages_are_on_top_of() -> None:
+    other = load_config(None, {"LIVETABLES_TABLES_USERS_TOPIC": "people"}).spec
+    restored = Resolver(other, "control").restored([join("inner", "applied")])
+    assert restored.applied == Wanted({"users": "people", "accounts": "account"}, "inner")

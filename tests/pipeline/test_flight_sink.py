@@ -20,7 +20,7 @@ from pyarrow import flight
 from livetables.change import Batch, TableChanges, TableShape
 from livetables.errors import RequestError, SinkError
 from livetables.pipeline import flight_sink
-from livetables.pipeline.flight_sink import FlightSink, NoAnswerError
+from livetables.pipeline.flight_sink import FlightSink, NoAnswerError, SinkClosedError
 from livetables.pipeline.sink import MemorySink, Row, Sink
 from livetables.server.control_door import ControlDoor
 from livetables.server.flight import FlightDoor
@@ -203,6 +203,7 @@ def test_two_generations_live_side_by_side_until_one_is_dropped(server: Server, 
     assert (left.name, left.last_batch_id) == ("h", 9)
     assert left.published
     assert left.begun < left.published
+    assert left.rows == {shape.name: len(memory.rows(shape.name)) for shape in SHAPES}
 
 
 def test_a_batch_that_comes_again_is_ignored(server: Server, sink: FlightSink) -> None:
@@ -219,7 +220,7 @@ def test_a_gap_is_refused_at_once_with_the_cure(sink: FlightSink) -> None:
     with pytest.raises(SinkError, match="batch 2 of generation g came where 1 was due") as error:
         sink.put(simple(2))
     assert error.value.cure.startswith("build a new generation")
-    assert not isinstance(error.value, NoAnswerError)
+    assert error.type is SinkError
 
 
 def test_what_was_not_begun_is_refused(sink: FlightSink) -> None:
@@ -246,6 +247,59 @@ def test_a_batch_too_large_to_send_is_refused_with_the_cure(sink: FlightSink, mo
     monkeypatch.setattr(flight_sink, "BODY_BYTES_MAX", 1000)
     with pytest.raises(SinkError, match=r"too many to send\n  cure: lower pipeline\.max_records_per_batch"):
         sink.put(simple(0))
+
+
+# What it gives back
+
+
+def test_a_published_table_is_read_whole_by_any_of_its_names(sink: FlightSink) -> None:
+    sink.begin("g", SHAPES)
+    sink.put(simple(0, rows=100_000))
+    sink.publish("g")
+    read = sink.table("versioned")
+    assert read is not None
+    assert read.schema == SCHEMA
+    assert read["id"].to_pylist() == list(range(100_000))
+    assert sink.table("user") == read
+    assert sink.table("plain") == SCHEMA.empty_table()
+
+
+def test_a_table_that_is_not_there_or_not_published_is_none(sink: FlightSink) -> None:
+    assert sink.table("versioned") is None
+    sink.begin("g", SHAPES)
+    assert sink.table("versioned") is None
+    sink.publish("g")
+    assert sink.table("vversioned") is None
+
+
+def test_a_table_is_asked_for_until_the_server_is_there_and_has_time(
+    server: Server, sink: FlightSink, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    sink.begin("g", SHAPES)
+    sink.publish("g")
+    server.stop()
+    with ThreadPoolExecutor() as threads:
+        reading = threads.submit(sink.table, "log")
+        wait_until(lambda: "does not answer" in caplog.text, "the sink has tried in vain")
+        server.start()
+        assert reading.result(60) == SCHEMA.empty_table()
+
+        scan, is_busy = server.store.scan, threading.Event()
+
+        def busy(*_: object) -> object:
+            monkeypatch.setattr(server.store, "scan", scan)
+            is_busy.set()
+            raise RequestError("busy", "others are reading", "ask again")
+
+        monkeypatch.setattr(server.store, "scan", busy)
+        assert threads.submit(sink.table, "log").result(60) == SCHEMA.empty_table()
+        assert is_busy.is_set()
+
+
+def test_a_table_that_may_not_be_read_is_an_error_at_once(server: Server) -> None:
+    with pytest.raises(SinkError, match="LIVETABLES_TOKEN") as error:
+        FlightSink(server.location, "wr0ng-token").table("log")
+    assert error.type is SinkError
 
 
 # When the server is away
@@ -295,6 +349,28 @@ def test_a_batch_whose_answer_was_lost_is_not_applied_twice(
     assert server.store.unknown_fields == {("versioned", "odd"): 1}
 
 
+def test_a_server_that_fails_is_asked_again(server: Server, sink: FlightSink, monkeypatch: pytest.MonkeyPatch) -> None:
+    sink.begin("g", SHAPES)
+    put = server.store.put
+
+    def failing(_batch: Batch) -> bool:
+        monkeypatch.setattr(server.store, "put", put)
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(server.store, "put", failing)
+    sink.put(simple(0))
+    assert sink.generations()[0].last_batch_id == 0
+
+
+def test_a_server_that_fails_for_long_did_not_refuse(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(_batch: Batch) -> bool:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(server.store, "put", failing)
+    with pytest.raises(NoAnswerError, match="no space left on device\n  cure: look into the server's log"):
+        FlightSink(server.location, TOKEN, patience_seconds=0.2).put(simple(0))
+
+
 def test_a_server_that_starts_late_is_waited_for(
     server: Server, sink: FlightSink, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -310,7 +386,7 @@ def test_a_server_that_starts_late_is_waited_for(
 def test_a_server_that_is_never_there_is_an_error_when_patience_ends(nowhere: str) -> None:
     sink = FlightSink(nowhere, TOKEN, patience_seconds=0.5)
     started = time.monotonic()
-    with pytest.raises(SinkError, match=f"the server at {nowhere} does not answer") as error:
+    with pytest.raises(NoAnswerError, match=f"the server at {nowhere} does not answer") as error:
         sink.publish("g")
     assert time.monotonic() - started >= 0.5, "it gave up before its patience ended"
     assert "livetables serve" in error.value.cure
@@ -319,22 +395,23 @@ def test_a_server_that_is_never_there_is_an_error_when_patience_ends(nowhere: st
 
 def test_a_server_that_says_nothing_is_an_error_too(silence: str) -> None:
     sink = FlightSink(silence, TOKEN, call_seconds_max=0.2, patience_seconds=0.5)
-    with pytest.raises(SinkError, match="does not answer"):
+    with pytest.raises(NoAnswerError, match="does not answer"):
         sink.put(simple(0))
 
 
+@pytest.mark.parametrize("use", ["publish", "table"])
 @pytest.mark.parametrize("place", ["nowhere", "silence"])
-def test_close_ends_a_wait_at_once(place: str, request: pytest.FixtureRequest) -> None:
+def test_close_ends_a_wait_at_once(place: str, use: str, request: pytest.FixtureRequest) -> None:
     sink = FlightSink(request.getfixturevalue(place), TOKEN)
     with ThreadPoolExecutor() as threads:
-        waiting = [threads.submit(sink.publish, "g") for _ in range(2)]
-        wait_until(lambda: any(thread.name == "flight-publish" for thread in threading.enumerate()), "it tries")
+        waiting = [threads.submit(getattr(sink, use), "g") for _ in range(2)]
+        wait_until(lambda: any(thread.name == f"flight-{use}" for thread in threading.enumerate()), "it tries")
         sink.close()
         for each in waiting:
-            with pytest.raises(SinkError, match="the sink was closed"):
+            with pytest.raises(SinkClosedError, match="the sink was closed"):
                 each.result(30)
-    with pytest.raises(SinkError, match="the sink was closed"):
-        sink.publish("g")
+    with pytest.raises(SinkClosedError, match="the sink was closed"):
+        getattr(sink, use)("g")
 
 
 def test_what_is_only_good_now_is_not_tried_again(nowhere: str) -> None:
@@ -345,7 +422,7 @@ def test_what_is_only_good_now_is_not_tried_again(nowhere: str) -> None:
         lambda: sink.control_requests(1),
         lambda: sink.control_settled(1, Receipt("t", 0, 0)),
     ):
-        with pytest.raises(SinkError, match="does not answer"):
+        with pytest.raises(NoAnswerError, match="does not answer"):
             call()
     assert time.monotonic() - started < 30
 
@@ -387,6 +464,16 @@ def test_a_report_reaches_the_server(server: Server, sink: FlightSink) -> None:
         ("plain", "a", 12, None),
         ("log", "b", 0, None),
     ]
+
+
+def test_a_problem_reaches_the_server_and_ends_with_the_next_report(server: Server, sink: FlightSink) -> None:
+    sink.begin("g", SHAPES)
+    sink.publish("g")
+    sink.report("g", [SourceReport("plain", "a", 0)], "topic a was deleted")
+    status = server.pulse.status()
+    assert (status.state, status.message) == ("failed", "topic a was deleted")
+    sink.report("g", [SourceReport("plain", "a", 0)])
+    assert server.pulse.status().state == "live"
 
 
 def test_control_messages_come_and_their_outcome_goes_back(server: Server, sink: FlightSink) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
@@ -14,15 +14,14 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
-from livetables.errors import TopicError
+from livetables.errors import PassingTopicError, TopicError
+from livetables.pipeline.kafka_clients import Clients, Redaction, instant
 from livetables.pipeline.topics import (
     ControlRecord,
     ControlTopic,
     KafkaTopics,
     Topic,
     TopicProblem,
-    _Clients,
-    _instant,
     was_replaced,
 )
 from livetables.settings import Secret
@@ -108,6 +107,7 @@ def test_topics_are_looked_at_together_and_none_spoils_another(broker: Broker, t
     seen = topics.look([missing, illegal, there, there])
     assert list(seen) == [missing, illegal, there]
     assert isinstance(seen[there], Topic)
+    # Neither is passing: only somebody who creates or names a topic helps.
     assert seen[missing] == TopicProblem(f'topic "{missing}" does not exist; create it, or name one that exists')
     assert seen[illegal] == TopicProblem('"no topic!" is no name of a topic; use 1 to 249 of A-Z a-z 0-9 . _ -')
 
@@ -134,6 +134,7 @@ def test_a_broker_that_cannot_be_reached_is_a_problem_of_every_topic_in_time(
         problem = seen[name]
         assert isinstance(problem, TopicProblem)
         assert f'127.0.0.1:{closed_port} did not answer about topic "{name}" in time; check' in problem.reason
+        assert problem.is_passing
     assert took_seconds < 30
 
 
@@ -176,39 +177,71 @@ def test_a_login_that_takes_long_is_a_problem_in_time_and_its_failure_is_told_la
     }
     with KafkaTopics(spark, {**properties, **sasl}, seconds_max=0.5) as topics:
         started = time.monotonic()
-        assert "logs in" in problem_of(topics, "user")
+        seen = topics.look(["user"])["user"]
         assert time.monotonic() - started < 30
+        assert isinstance(seen, TopicProblem)
+        assert "logs in" in seen.reason
+        assert seen.is_passing
         wait_until(lambda: "logs in" not in problem_of(topics, "user"), "the login has failed")
 
 
-def test_a_secret_is_redacted_whole_and_in_its_parts(spark: SparkSession) -> None:
+def test_a_secret_is_redacted_whole_and_in_its_parts() -> None:
     jaas = "Module required clientId=me clientSecret='top secret' scope=\"a b\";"
-    clients = _Clients(spark, {"sasl.jaas.config": jaas, "plain": Secret("s3"), "ssl.key.password": "p"})
-    assert clients._redacted(f"in {jaas}") == "in <redacted>"
-    assert clients._redacted("top secret, a b and s3 are p, port 127.0.0.1 is not") == (
+    redaction = Redaction({"sasl.jaas.config": jaas, "plain": Secret("s3"), "ssl.key.password": "p"})
+    assert redaction.applied(f"in {jaas}") == "in <redacted>"
+    assert redaction.applied("top secret, a b and s3 are p, port 127.0.0.1 is not") == (
         "<redacted>, <redacted> and <redacted> are <redacted>, port 127.0.0.1 is not"
     )
-    assert clients._redacted("https://user:pass@host") == "<redacted>"
+    assert redaction.applied("https://user:pass@host") == "<redacted>"
 
 
 @pytest.mark.parametrize(
-    ("operations", "partitions", "problem"),
+    ("operations", "partitions", "problem", "kind"),
     [
-        (["DESCRIBE"], [object()], "is not authorised for this client"),
-        (["DESCRIBE", "READ"], [], "without a leader"),
-        (None, [None], "without a leader"),
+        (["DESCRIBE"], [object()], "is not authorised for this client", TopicError),
+        (["DESCRIBE", "READ"], [], "without a leader", PassingTopicError),
+        (None, [None], "without a leader", PassingTopicError),
     ],
 )
 def test_a_topic_that_cannot_be_read_says_why(
-    spark: SparkSession, operations: list[str] | None, partitions: list[Any], problem: str
+    spark: SparkSession, operations: list[str] | None, partitions: list[Any], problem: str, kind: type[TopicError]
 ) -> None:
     description = SimpleNamespace(
         name=lambda: "user",
         authorizedOperations=lambda: operations,
         partitions=lambda: [SimpleNamespace(leader=lambda leader=leader: leader) for leader in partitions],
     )
-    with pytest.raises(TopicError, match=problem):
-        _Clients(spark, {})._ask_offsets(None, description)
+    with pytest.raises(TopicError, match=problem) as error:
+        Clients(spark, {})._ask_offsets(None, description)
+    assert error.type is kind
+
+
+@pytest.mark.parametrize(
+    ("thrown", "is_passing"),
+    [
+        ("org.apache.kafka.common.errors.TimeoutException", True),
+        ("org.apache.kafka.common.errors.LeaderNotAvailableException", True),
+        ("org.apache.kafka.common.errors.NotLeaderOrFollowerException", True),
+        ("org.apache.kafka.common.errors.NotEnoughReplicasException", True),
+        ("org.apache.kafka.common.errors.NetworkException", True),
+        ("org.apache.kafka.common.errors.DisconnectException", True),
+        ("java.util.concurrent.TimeoutException", True),
+        ("org.apache.kafka.common.errors.UnknownTopicOrPartitionException", False),
+        ("org.apache.kafka.common.errors.TopicAuthorizationException", False),
+        ("org.apache.kafka.common.errors.SaslAuthenticationException", False),
+        ("org.apache.kafka.common.errors.RecordTooLargeException", False),
+        ("org.apache.kafka.common.KafkaException", False),
+    ],
+)
+def test_what_may_pass_by_itself_is_told_from_what_does_not(spark: SparkSession, thrown: str, is_passing: bool) -> None:
+    clients = Clients(spark, {})
+    assert spark._jvm is not None
+    failed = spark._jvm.java.util.concurrent.CompletableFuture()
+    failed.completeExceptionally(clients._java(thrown)("as the broker says"))
+    with pytest.raises(TopicError) as error, clients.telling("user"):
+        failed.get()
+    assert isinstance(error.value, PassingTopicError) == is_passing
+    assert "Exception" not in error.value.problem
 
 
 def test_a_recreated_topic_is_noticed(broker: Broker, topics: KafkaTopics) -> None:
@@ -352,7 +385,7 @@ def test_an_empty_topic_is_read_in_the_time_given(control: ControlTopic) -> None
 
 
 @pytest.mark.parametrize(
-    ("milliseconds", "instant"),
+    ("milliseconds", "nearest"),
     [
         (1, datetime(1970, 1, 1, 0, 0, 0, 1000, UTC)),
         (-1, datetime(1969, 12, 31, 23, 59, 59, 999_000, UTC)),
@@ -360,8 +393,8 @@ def test_an_empty_topic_is_read_in_the_time_given(control: ControlTopic) -> None
         (-(2**63), datetime.min.replace(tzinfo=UTC)),
     ],
 )
-def test_a_time_that_no_calendar_has_is_the_nearest_one(milliseconds: int, instant: datetime) -> None:
-    assert _instant(milliseconds) == instant
+def test_a_time_that_no_calendar_has_is_the_nearest_one(milliseconds: int, nearest: datetime) -> None:
+    assert instant(milliseconds) == nearest
 
 
 def test_the_user_s_group_and_acks_do_not_reach_the_clients(
@@ -377,8 +410,9 @@ def test_the_user_s_group_and_acks_do_not_reach_the_clients(
 def test_a_control_topic_that_is_missing_says_so(spark: SparkSession, properties: dict[str, str]) -> None:
     with ControlTopic(spark, properties, unique_topic("missing")) as control:
         for use in (lambda: control.read(0), control.end_offsets, control.is_at_end, lambda: control.send({})):
-            with pytest.raises(TopicError, match="does not exist"):
+            with pytest.raises(TopicError, match="does not exist") as error:
                 use()
+            assert not isinstance(error.value, PassingTopicError)
 
 
 def test_a_topic_deleted_under_the_reader_says_so_and_a_new_one_is_read_from_its_beginning(
@@ -398,16 +432,17 @@ def test_a_topic_deleted_under_the_reader_says_so_and_a_new_one_is_read_from_its
     assert values(control.read(READ_SECONDS)) == [b'{"n": 3}']
 
 
-def test_a_broker_that_cannot_be_reached_fails_a_send_in_time(
-    spark: SparkSession, closed_port: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("use", [lambda control: control.send({}), lambda control: control.read(0)])
+def test_a_broker_that_cannot_be_reached_fails_a_send_and_a_read_in_time(
+    spark: SparkSession, closed_port: int, monkeypatch: pytest.MonkeyPatch, use: Callable[[ControlTopic], object]
 ) -> None:
     monkeypatch.setattr("livetables.pipeline.topics.ANSWER_SECONDS_MAX", 1.0)
     started = time.monotonic()
     with (
         ControlTopic(spark, {"bootstrap.servers": f"127.0.0.1:{closed_port}"}, "control") as control,
-        pytest.raises(TopicError, match="did not answer") as error,
+        pytest.raises(PassingTopicError, match="did not answer") as error,
     ):
-        control.send({})
+        use(control)
     assert time.monotonic() - started < 30
     assert error.value.__suppress_context__, "Java's stack would be shown"
 

@@ -459,14 +459,34 @@ def test_generations_are_listed(served: Served, client: Client) -> None:
         "last_batch_id": 0,
         "published": known["g"].published.isoformat(),
         "begun": known["g"].begun.isoformat(),
+        "rows": {"people": 100},
     }
     assert (coming["name"], coming["last_batch_id"], coming["published"]) == ("next", None, None)
+    assert coming["rows"] == {"people": 0}
 
 
 def test_a_report_tells_how_fresh_the_tables_are(served: Served, client: Client) -> None:
     source = {"table": "people", "topic": "people-topic", "lag_records": 12_345}
     client.tell("report", generation="g", sources=[source])
     assert served.pulse.status().message == "catching up: 12,345 records of topic people-topic are still to be read"
+
+
+def test_a_report_may_tell_why_a_generation_does_not_move(served: Served, client: Client) -> None:
+    client.tell("report", generation="g", sources=[], problem="topic people-topic was deleted")
+    status = served.pulse.status()
+    assert (status.state, status.message) == ("failed", "topic people-topic was deleted")
+    client.tell("report", generation="g", sources=[])
+    assert served.pulse.status().state == "live"
+
+
+def test_reports_of_generations_that_are_gone_do_not_pile_up(served: Served, client: Client) -> None:
+    client.action("begin", encode_shapes("next", [PEOPLE]))
+    for generation in ("next", "never begun", "g"):
+        client.tell("report", generation=generation, sources=[])
+    assert set(served.pulse._freshness.reports) == {"next", "g"}
+    client.tell("drop", generation="next")
+    client.tell("report", generation="g", sources=[])
+    assert set(served.pulse._freshness.reports) == {"g"}
 
 
 def test_control_messages_go_out_and_answers_come_back(served: Served, client: Client) -> None:

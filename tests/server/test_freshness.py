@@ -104,6 +104,39 @@ def test_a_generation_that_is_not_live_does_not_count() -> None:
     assert state_of(freshness, live=("g1", "g2")) == "catching_up"
 
 
+def test_a_problem_of_what_is_live_is_told_as_it_is() -> None:
+    status = FRESH.reported(NOW, "g1", [USERS, BEHIND], "topic accounts was deleted").status(NOW, ["g1"], {})
+    assert (status.state, status.message) == ("failed", "topic accounts was deleted")
+    assert [source.topic for source in status.sources] == ["users", "accounts"]
+
+
+def test_problems_of_two_generations_are_both_told() -> None:
+    freshness = FRESH.reported(NOW, "g1", [], "one fails").reported(NOW, "g2", [], "so does the other")
+    assert freshness.status(NOW, ["g1", "g2"], {}).message == "one fails; so does the other"
+
+
+def test_a_problem_of_what_is_not_live_does_not_count() -> None:
+    freshness = FRESH.reported(NOW, "g1", [USERS]).reported(NOW, "g2", [USERS], "its query fails")
+    assert state_of(freshness) == "live"
+    assert state_of(freshness, live=()) == "starting"
+
+
+def test_a_pipeline_that_is_down_counts_more_than_what_it_said() -> None:
+    freshness = FRESH.reported(NOW, "g1", [USERS], "its query fails")
+    assert state_of(freshness, NOW + DOWN_AFTER + A_MICROSECOND) == "pipeline_down"
+
+
+def test_a_report_without_a_problem_ends_it() -> None:
+    freshness = FRESH.reported(NOW, "g1", [USERS], "its query fails")
+    assert state_of(freshness.heard(NOW)) == "failed"
+    assert state_of(freshness.reported(NOW, "g1", [USERS])) == "live"
+
+
+def test_reports_of_generations_that_are_gone_are_forgotten() -> None:
+    freshness = FRESH.reported(NOW, "g1", [USERS]).reported(NOW, "g2", [BEHIND])
+    assert freshness.only({"g2", "g3"}) == FRESH.reported(NOW, "g2", [BEHIND])
+
+
 def test_the_newest_report_of_a_generation_counts() -> None:
     assert state_of(FRESH.reported(NOW, "g1", [BEHIND]).reported(NOW, "g1", [USERS])) == "live"
 

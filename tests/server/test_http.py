@@ -36,6 +36,7 @@ from livetables.server.rows import ARROW, CSV
 from livetables.server.services import Pulse, Services
 from livetables.server.store import Store
 from livetables.server.viewport import Selection
+from livetables.spec import CONTROL_TABLES
 from livetables.wire import Receipt, SourceReport
 
 Headers = dict[str, str | bytes]
@@ -58,6 +59,7 @@ USERS = TableShape(
     ("id",),
     aliases=("user",),
 )
+CONTROL = [replace(USERS, name=name, aliases=()) for name in CONTROL_TABLES]
 ROWS: list[dict[str, Any]] = [
     {"id": "a", "name": "Žofie 🐎", "age": 2**53 + 1, "score": float("nan"), "active": True, "seen": NOON},
     {"id": "b", "name": 'say "hi", Bob\nor not', "age": 30, "score": float("-inf"), "active": False, "seen": None},
@@ -235,6 +237,27 @@ def test_readyz_tells_what_to_do_before_there_is_a_generation(store: Store) -> N
     assert told["code"] == "unavailable"
     assert "the pipeline has not been heard yet" in told["problem"]
     assert "start the pipeline" in told["cure"]
+
+
+def test_what_the_pipeline_tells_of_itself_is_not_data_to_be_ready_with(store: Store) -> None:
+    services = services_of(store)
+    client = Client(create_app(services), KEY)
+    store.begin("status-1", CONTROL)
+    store.publish("status-1")
+    services.pulse.heard()
+    response = client.get("/readyz")
+    assert response.status_code == 503
+    assert "the first generation is being built" in problem_of(response)["problem"]
+    assert client.get("/api/status").json()["state"] == "starting"
+
+    fill(store)
+    store.drop("status-1")
+    store.begin("status-2", CONTROL)
+    store.publish("status-2")
+    assert client.get("/readyz").json() == {"ready": True, "generation": "g1"}
+    answer = client.get("/api/status").json()
+    assert answer["state"] == "live"
+    assert [each["name"] for each in answer["generations"]] == ["g1", "status-2"]
 
 
 def test_metrics_are_prometheus_text(client: Client) -> None:
@@ -541,6 +564,12 @@ def test_status_tells_everything_at_once(services: Services, client: Client) -> 
     assert (building["name"], building["published"], building["rows"]) == ("g2", None, {"users_ui": 0})
     assert (answer["clients"], answer["subscriptions"], answer["viewports"]) == (0, 0, 0)
     assert answer["started"].endswith("Z")
+
+
+def test_status_tells_why_a_generation_does_not_move(services: Services, client: Client) -> None:
+    services.pulse.reported("g1", [], "its query fails again and again")
+    answer = client.get("/api/status").json()
+    assert (answer["state"], answer["message"]) == ("failed", "its query fails again and again")
 
 
 def test_status_counts_fields_that_are_no_columns(services: Services, client: Client) -> None:

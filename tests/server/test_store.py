@@ -28,6 +28,7 @@ from livetables.errors import RequestError, SetupError, SinkError
 from livetables.pipeline.sink import MemorySink
 from livetables.server.store import Changed, Store
 from livetables.server.viewport import Selection, Sort, ViewOptions
+from livetables.spec import CONTROL_TABLES
 from tests.support.tables import (
     APPENDS,
     EPOCH,
@@ -252,7 +253,24 @@ def test_publishing_takes_the_place_only_of_generations_that_share_a_name(store:
     assert answer(store, "SHOW TABLES") == [("accounts",), ("users",)]
 
 
+def test_what_is_live_is_published_and_has_data(store: Store) -> None:
+    control = [replace(APPENDS, name=name) for name in CONTROL_TABLES]
+    begin(store, "status", *control)
+    begin(store, "letters", replace(APPENDS, name="dead_letters"))
+    begin(store, "data", USERS, ACCOUNTS)
+    assert store.live() == []
+    store.publish("status")
+    assert store.live() == []
+    store.publish("data")
+    store.publish("letters")
+    assert store.live() == ["data", "letters"]
+    store.drop("letters")
+    assert store.live() == ["data"]
+
+
 def test_an_unknown_table_is_told_with_its_cure(store: Store) -> None:
+    begin(store, "status", replace(APPENDS, name=CONTROL_TABLES[0]))
+    store.publish("status")
     with pytest.raises(RequestError, match=r"there is no table 'users'\n  cure: wait until"):
         store.table("users")
     begin(store, "g", USERS)

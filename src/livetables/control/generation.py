@@ -1,4 +1,4 @@
-"""The states of a generation and what moves it from one to the next, as a total table.
+"""The states of a generation and what moves it from one to the next, as a total table; and when an old one goes.
 
 building ─► catching_up ─► live ⇄ lingering ─► retired
     └────────────┴───────────┴────────┴──────► failed
@@ -6,7 +6,11 @@ building ─► catching_up ─► live ⇄ lingering ─► retired
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Literal, TypeVar
+
+from livetables.config import GenerationsConfig
 
 State = Literal["building", "catching_up", "live", "lingering", "retired", "failed"]
 Event = Literal[
@@ -19,6 +23,8 @@ Event = Literal[
 
 STATES: tuple[State, ...] = ("building", "catching_up", "live", "lingering", "retired", "failed")
 ENDED: tuple[State, ...] = ("retired", "failed")
+
+Named = TypeVar("Named")
 
 # What is not here is not possible: it would be a mistake in the program, and is told as one.
 TRANSITIONS: dict[State, dict[Event, State]] = {
@@ -36,8 +42,8 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
         "dismissed": "retired",
         "query_died": "failed",
     },
-    # A live generation whose query died keeps its tables: it is replaced or started again, and only then goes.
-    "failed": {"query_started": "live", "replaced": "retired", "dismissed": "retired"},
+    # A live generation whose query died keeps its tables: it works again one day, or is replaced.
+    "failed": {"query_started": "live", "replaced": "lingering", "dismissed": "retired"},
     "retired": {},
 }
 
@@ -47,3 +53,13 @@ def next_state(state: State, event: Event) -> State:
     following = TRANSITIONS[state]
     assert event in following, f"a generation that is {state} cannot be {event}"
     return following[event]
+
+
+def to_retire(lingering: Sequence[tuple[Named, datetime]], now: datetime, config: GenerationsConfig) -> list[Named]:
+    """Those of the old generations that have to go, given since when each lingers."""
+    most = config.keep_generations or config.max_lingering
+    longest = timedelta(seconds=config.retire_after_seconds if config.keep_generations else config.linger_seconds)
+    newest_first = sorted(lingering, key=lambda each: each[1], reverse=True)
+    return [
+        generation for place, (generation, since) in enumerate(newest_first) if place >= most or now - since >= longest
+    ]

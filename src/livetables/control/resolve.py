@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from livetables.control.message import ControlMessage, Unreadable
 from livetables.settings import choice
 from livetables.spec import JOIN_ALIASES, TOPIC_CURE, GenerationSpec, JoinType, is_topic_name
 
 SWITCHED_VIEW = "final_ui"
+
+Outcome = Literal["applied", "unchanged", "superseded", "rejected", "failed"]
 
 
 @dataclass(frozen=True)
@@ -49,12 +52,14 @@ class Build:
 
 @dataclass(frozen=True)
 class Unchanged:
-    """What is wanted is what is there."""
+    """What is wanted is what was wanted before."""
 
 
 @dataclass(frozen=True)
 class Rollback:
-    """Go back to the newest lingering generation."""
+    """Go back to the generation that was live before, which had this."""
+
+    wanted: Wanted
 
 
 @dataclass(frozen=True)
@@ -67,54 +72,98 @@ class Rejected:
 Plan = Build | Unchanged | Rollback | Rejected
 
 
-def resolve(message: ControlMessage | Unreadable, wanted: Wanted, spec: GenerationSpec, control_topic: str) -> Plan:
-    """What is to be done for a message, given what was wanted before it."""
-    if isinstance(message, Unreadable):
-        return Rejected(message.reason)
-    if message.rollback:
-        return Rollback()
-    tables = [table.name for table in spec.tables]
-    for table, topic in message.topics.items():
-        if table not in tables:
-            cure = choice(f"{table}Topic", [f"{name}Topic" for name in tables])
-            return Rejected(f"there is no table {ascii(table)[:80]}; {cure}")
-        if not is_topic_name(topic):
-            return Rejected(f"{table}Topic is no name of a topic; {TOPIC_CURE}")
-        if topic == control_topic:
-            return Rejected(f"{table}Topic is the control topic; give the topic that has the table's records")
-    join = wanted.join
-    if message.join is not None:
-        if message.join.lower() not in JOIN_ALIASES:
-            cure = choice(message.join.lower(), JOIN_ALIASES)
-            return Rejected(f"there is no join {ascii(message.join)[:80]}; {cure}")
-        if join is None:
-            return Rejected(f"no view follows joinType; declare one called {SWITCHED_VIEW}")
-        join = JOIN_ALIASES[message.join.lower()]
-    resolved = Wanted({**wanted.topics, **message.topics}, join)
-    return Unchanged() if resolved == wanted else Build(resolved)
+@dataclass(frozen=True)
+class Standing:
+    """Where things stand when a message comes."""
+
+    wanted: Wanted
+    previous: Wanted | None = None  # what a rollback returns to, if anything
 
 
 @dataclass(frozen=True)
-class Folded:
-    """Messages that came together, taken as one: what each of them came to, and what is wanted after the last."""
+class Resolver:
+    """What does not change from one message to the next."""
 
-    plans: tuple[Plan, ...]
-    wanted: Wanted
-    built: int | None  # the message, by its place, whose state is built; those before it that differ are superseded
+    spec: GenerationSpec
+    control_topic: str
+
+    def resolve(
+        self, message: ControlMessage | Unreadable, standing: Standing, unusable: Mapping[str, str] | None = None
+    ) -> Plan:
+        """What is to be done for a message; `unusable` tells why topics among those it names cannot be read."""
+        if isinstance(message, Unreadable):
+            return Rejected(message.reason)
+        if message.rollback:
+            if standing.previous is None:
+                return Rejected(
+                    "there is no generation to go back to: an old one stays for generations.linger_seconds; "
+                    "set generations.keep_generations to keep some for longer"
+                )
+            return Rollback(standing.previous)
+        refused = self._refused(message, standing, unusable or {})
+        if refused:
+            return Rejected(refused)
+        join = JOIN_ALIASES[message.join.lower()] if message.join else standing.wanted.join
+        resolved = Wanted({**standing.wanted.topics, **message.topics}, join)
+        return Unchanged() if resolved == standing.wanted else Build(resolved)
+
+    def _refused(self, message: ControlMessage, standing: Standing, unusable: Mapping[str, str]) -> str | None:
+        tables = [table.name for table in self.spec.tables]
+        for table, topic in message.topics.items():
+            if table not in tables:
+                cure = choice(f"{table}Topic", [f"{name}Topic" for name in tables])
+                return f"there is no table {ascii(table)[:80]}; {cure}"
+            if not is_topic_name(topic):
+                return f"{table}Topic is no name of a topic; {TOPIC_CURE}"
+            if topic == self.control_topic:
+                return f"{table}Topic is the control topic; give the topic that has the table's records"
+            if topic in unusable:
+                return unusable[topic]
+        if message.join is not None:
+            if message.join.lower() not in JOIN_ALIASES:
+                return f"there is no join {ascii(message.join)[:80]}; {choice(message.join.lower(), JOIN_ALIASES)}"
+            if standing.wanted.join is None:
+                return f"no view follows joinType; declare one called {SWITCHED_VIEW}"
+        return None
+
+    def restored(self, decided: Iterable[Decided]) -> Restored:
+        """What is wanted after messages that were decided on before, on top of the configuration as it is now."""
+        applied = wanted = Wanted.by(self.spec)
+        previous: Wanted | None = None
+        waiting: list[int] = []
+        for place, each in enumerate(decided):
+            if each.outcome in ("rejected", "failed"):
+                continue
+            plan = self.resolve(each.message, Standing(wanted, previous))
+            if each.rolled_back_to:
+                wanted = each.rolled_back_to
+            elif isinstance(plan, Build | Rollback):
+                wanted = plan.wanted
+            if each.outcome == "superseded":
+                waiting.append(place)
+                continue
+            waiting.clear()
+            if wanted != applied:
+                applied, previous = wanted, applied
+        return Restored(applied, Standing(wanted, previous), tuple(waiting))
 
 
-def fold(
-    messages: Iterable[ControlMessage | Unreadable], wanted: Wanted, spec: GenerationSpec, control_topic: str
-) -> Folded:
-    """Resolve messages in order; of all that ask for a build, only the last state is built."""
-    plans: list[Plan] = []
-    built: int | None = None
-    for place, message in enumerate(messages):
-        plan = resolve(message, wanted, spec, control_topic)
-        plans.append(plan)
-        if isinstance(plan, Build):
-            wanted, built = plan.wanted, place
-    return Folded(tuple(plans), wanted, built)
+@dataclass(frozen=True)
+class Decided:
+    """A message that was decided on. Where a rollback went to, the message itself does not tell."""
+
+    message: ControlMessage | Unreadable
+    outcome: Outcome
+    rolled_back_to: Wanted | None = None
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What decided messages came to. Those `waiting`, by their places, were superseded by one that is not decided."""
+
+    applied: Wanted
+    standing: Standing
+    waiting: tuple[int, ...]
 
 
 def switched_view(spec: GenerationSpec) -> str | None:

@@ -2,6 +2,10 @@
 
 A server that is away for a while is waited for: begin, put, publish and drop may be repeated, so a call without an
 answer is made again until there is one or patience ends. What the server refuses is an error at once.
+
+SinkError               the server refuses: to ask again would not help
+├── NoAnswerError       no answer, or not now: it was asked again until patience ended
+└── SinkClosedError     the sink was closed on this side, by another thread
 """
 
 from __future__ import annotations
@@ -11,12 +15,12 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyarrow import flight
@@ -38,6 +42,9 @@ CLIENT_OPTIONS = [
 
 log = logging.getLogger(__name__)
 
+Answer = TypeVar("Answer")
+Call = Callable[[flight.FlightCallOptions], Answer]
+
 
 @dataclass(frozen=True)
 class StoredGeneration:
@@ -47,10 +54,32 @@ class StoredGeneration:
     last_batch_id: int | None
     published: datetime | None
     begun: datetime
+    rows: Mapping[str, int]  # by table
 
 
 class NoAnswerError(SinkError):
-    """The server cannot be reached, or does not answer in time. What was asked may have been done or not."""
+    """The server cannot be reached, or cannot do it in time or just now. What was asked may have been done or not."""
+
+
+class SinkClosedError(SinkError):
+    """The sink was closed. What was asked may have been done or not."""
+
+    def __init__(self) -> None:
+        super().__init__("the sink was closed", "make a new one to go on")
+
+
+class _NoTableError(SinkError):
+    pass
+
+
+# What the server's errors mean, by their codes; all others are refusals.
+ERRORS: Mapping[str, type[SinkError]] = {
+    "busy": NoAnswerError,
+    "timeout": NoAnswerError,
+    "unavailable": NoAnswerError,
+    "internal": NoAnswerError,
+    "unknown_table": _NoTableError,
+}
 
 
 class FlightSink:
@@ -75,7 +104,7 @@ class FlightSink:
         self._patience_seconds = patience_seconds
         self._closed = threading.Event()
         self._lock = threading.Lock()
-        self._waiting: set[Future[bytes]] = set()
+        self._waiting: set[Future[Any]] = set()
 
     def __repr__(self) -> str:
         return f"FlightSink({self._location!r})"
@@ -91,7 +120,7 @@ class FlightSink:
     # What may be repeated, and is
 
     def begin(self, generation: str, shapes: Sequence[TableShape]) -> None:
-        self._ask_patiently("begin", encode_shapes(generation, shapes))
+        self._act_patiently("begin", encode_shapes(generation, shapes))
 
     def put(self, batch: Batch) -> None:
         body = encode_batch(batch)
@@ -100,13 +129,13 @@ class FlightSink:
                 f"batch {batch.batch_id} of generation {batch.generation} has {len(body):,} bytes, too many to send",
                 "lower pipeline.max_records_per_batch",
             )
-        self._ask_patiently("put", body)
+        self._act_patiently("put", body)
 
     def publish(self, generation: str) -> None:
-        self._ask_patiently("publish", _json({"generation": generation}))
+        self._act_patiently("publish", _json({"generation": generation}))
 
     def drop(self, generation: str) -> None:
-        self._ask_patiently("drop", _json({"generation": generation}))
+        self._act_patiently("drop", _json({"generation": generation}))
 
     def generations(self) -> tuple[StoredGeneration, ...]:
         """The generations that the server has."""
@@ -116,20 +145,32 @@ class FlightSink:
                 each["last_batch_id"],
                 datetime.fromisoformat(each["published"]) if each["published"] else None,
                 datetime.fromisoformat(each["begun"]),
+                each["rows"],
             )
-            for each in self._ask_patiently("generations", b"")
+            for each in self._act_patiently("generations", b"")
         )
+
+    def table(self, name: str) -> pa.Table | None:
+        """All rows of a published table, by its stable name; None when there is no such table."""
+
+        def read(options: flight.FlightCallOptions) -> pa.Table:
+            return self._client.do_get(flight.Ticket(_json({"table": name})), options).read_all()
+
+        try:
+            return self._ask_patiently("table", read)
+        except _NoTableError:
+            return None
 
     # What is only good now; whoever calls these does so again and again
 
-    def report(self, generation: str, sources: Sequence[SourceReport]) -> None:
-        """Tell how far behind its topics a generation is."""
-        told = {"generation": generation, "sources": [asdict(source) for source in sources]}
-        self._ask("report", _json(told), ANSWER_SECONDS)
+    def report(self, generation: str, sources: Sequence[SourceReport], problem: str | None = None) -> None:
+        """Tell how far behind its topics a generation is, and why it does not move if it has a problem."""
+        told = {"generation": generation, "sources": [asdict(source) for source in sources], "problem": problem}
+        self._act("report", _json(told), ANSWER_SECONDS)
 
     def control_requests(self, seconds_max: float) -> tuple[ControlRequest, ...]:
         """The control messages that clients want to have published, as soon as there is one; none if none in time."""
-        answer = self._ask("control_requests", _json({"seconds_max": seconds_max}), seconds_max + ANSWER_SECONDS)
+        answer = self._act("control_requests", _json({"seconds_max": seconds_max}), seconds_max + ANSWER_SECONDS)
         return tuple(ControlRequest(each["request_id"], each["fields"]) for each in answer)
 
     def control_settled(self, request_id: int, outcome: Receipt | RequestError) -> None:
@@ -142,14 +183,27 @@ class FlightSink:
             }
         else:
             told = {"code": outcome.code, "problem": outcome.problem, "cure": outcome.cure}
-        self._ask("control_settled", _json({"request_id": request_id, **told}), ANSWER_SECONDS)
+        self._act("control_settled", _json({"request_id": request_id, **told}), ANSWER_SECONDS)
 
-    def _ask_patiently(self, action: str, body: bytes) -> Any:
+    def _act_patiently(self, action: str, body: bytes) -> Any:
+        return self._ask_patiently(action, self._action(action, body))
+
+    def _act(self, action: str, body: bytes, seconds_max: float) -> Any:
+        return self._ask(action, self._action(action, body), seconds_max)
+
+    def _action(self, action: str, body: bytes) -> Call[Any]:
+        def act(options: flight.FlightCallOptions) -> Any:
+            results = self._client.do_action(flight.Action(action, body), options)
+            return json.loads(b"".join(result.body.to_pybytes() for result in results))
+
+        return act
+
+    def _ask_patiently(self, name: str, call: Call[Answer]) -> Answer:
         """Ask until there is an answer, or none has come for patience_seconds after it was due."""
         give_up: float | None = None
         for delay in _delays():
             try:
-                return self._ask(action, body, self._call_seconds_max)
+                return self._ask(name, call, self._call_seconds_max)
             except NoAnswerError as error:
                 if give_up is None:
                     give_up = time.monotonic() + self._patience_seconds
@@ -158,36 +212,27 @@ class FlightSink:
                 if left <= 0:
                     raise
             if self._closed.wait(min(delay, left)):
-                raise _closed_error()
+                raise SinkClosedError
         raise AssertionError("delays have no end")
 
-    def _ask(self, action: str, body: bytes, seconds_max: float) -> Any:
+    def _ask(self, name: str, call: Call[Answer], seconds_max: float) -> Answer:
         """Ask once. A thread of its own makes the call: gRPC cannot be interrupted, and `close` must end the wait."""
-        answer: Future[bytes] = Future()
+        answer: Future[Answer] = Future()
         with self._lock:
             if self._closed.is_set():
-                raise _closed_error()
+                raise SinkClosedError
             self._waiting.add(answer)
-        arguments = (answer, action, body, seconds_max)
-        threading.Thread(target=self._call, args=arguments, name=f"flight-{action}", daemon=True).start()
+        options = flight.FlightCallOptions(timeout=seconds_max, headers=self._headers)
+        threading.Thread(target=_settle, args=(answer, call, options), name=f"flight-{name}", daemon=True).start()
         try:
-            return json.loads(answer.result())
+            return answer.result()
         except CancelledError:
-            raise _closed_error() from None
+            raise SinkClosedError from None
         except (flight.FlightError, pa.ArrowException, OSError) as error:
             raise self._told(error) from None
         finally:
             with self._lock:
                 self._waiting.discard(answer)
-
-    def _call(self, answer: Future[bytes], action: str, body: bytes, seconds_max: float) -> None:
-        with suppress(InvalidStateError):  # nobody waits any more
-            try:
-                options = flight.FlightCallOptions(timeout=seconds_max, headers=self._headers)
-                results = self._client.do_action(flight.Action(action, body), options)
-                answer.set_result(b"".join(result.body.to_pybytes() for result in results))
-            except Exception as error:
-                answer.set_exception(error.with_traceback(None))  # its frames would keep the body
 
     def _told(self, error: Exception) -> SinkError:
         """What an error means. One that says what it is comes from the server itself, others from the way to it."""
@@ -198,11 +243,19 @@ class FlightSink:
             )
         with suppress(ValueError, TypeError, KeyError):
             told = json.loads(getattr(error, "extra_info", b""))
-            return SinkError(told["problem"], told["cure"])
+            return ERRORS.get(told["code"], SinkError)(told["problem"], told["cure"])
         return NoAnswerError(
             f"the server at {self._location} does not answer: {_first_line(error)}",
             "start it with `livetables serve`, or correct the address",
         )
+
+
+def _settle(answer: Future[Answer], call: Call[Answer], options: flight.FlightCallOptions) -> None:
+    with suppress(InvalidStateError):  # nobody waits any more
+        try:
+            answer.set_result(call(options))
+        except Exception as error:
+            answer.set_exception(error.with_traceback(None))  # its frames would keep the body
 
 
 def _delays() -> Iterator[float]:
@@ -211,10 +264,6 @@ def _delays() -> Iterator[float]:
     while True:
         yield delay * random.uniform(0.5, 1.0)  # noqa: S311
         delay = min(delay * 2, DELAY_SECONDS_MAX)
-
-
-def _closed_error() -> SinkError:
-    return SinkError("the sink was closed", "make a new one to go on")
 
 
 def _json(value: object) -> bytes:

@@ -1,4 +1,4 @@
-"""How far a generation is behind its topics, from what Spark tells of its last batch."""
+"""How far a generation is behind its topics, and how far it has come since its start, from what Spark tells."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
+from livetables.pipeline.topics import Topic
 from livetables.spec import GenerationSpec
 from livetables.wire import SourceReport
 
@@ -20,6 +21,20 @@ def source_reports(progress: StreamingQueryProgress, spec: GenerationSpec) -> li
             lag = sum(end - read.get(topic, {}).get(partition, 0) for partition, end in partitions.items())
             behind[topic] = max(lag, behind.get(topic, 0))
     return [SourceReport(table.publish, table.topic, behind.get(table.topic, 0)) for table in spec.tables]
+
+
+def records_read(progress: StreamingQueryProgress | None, topics: Mapping[str, Topic]) -> int:
+    """How many of the records that topics had when they were looked at have been read, or passed over, since."""
+    reached: dict[str, Mapping[str, int]] = {}
+    for source in progress.sources if progress else ():
+        for topic, partitions in _offsets(source.endOffset).items():
+            before = reached.get(topic, partitions)  # two tables may read one topic, and both have to get there
+            reached[topic] = {number: min(end, before.get(number, 0)) for number, end in partitions.items()}
+    return sum(
+        max(0, min(end, reached.get(name, {}).get(str(number), 0)) - topic.beginnings[number])
+        for name, topic in topics.items()
+        for number, end in topic.ends.items()
+    )
 
 
 def _offsets(text: str | None) -> Mapping[str, Mapping[str, int]]:

@@ -1,128 +1,32 @@
-"""Kafka as the pipeline sees it beside Spark's own reading: which topics there are, and the control topic.
-
-The Java clients of the driver's JVM do the work, so that the user's Java properties mean here what they mean to Spark:
-SASL, callback handler classes, key stores. No call stays in the JVM for longer than SLICE_SECONDS, so that Python's
-signals and other threads are served in between.
-"""
+"""Kafka as the pipeline sees it beside Spark's own reading: which topics there are, and the control topic."""
 
 from __future__ import annotations
 
 import json
-import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
-from functools import reduce
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any
 
-from py4j.protocol import Py4JError, Py4JJavaError
-from pyspark.errors.exceptions.captured import CapturedException
 from pyspark.sql import SparkSession
 
-from livetables.errors import TopicError
-from livetables.settings import REDACTED, Secret, guarded
-from livetables.spec import TOPIC_CURE, is_topic_name
+from livetables.errors import PassingTopicError, TopicError
+from livetables.pipeline.kafka_clients import (
+    ANSWER_SECONDS_MAX,
+    SLICE_SECONDS,
+    ClientsOwner,
+    ControlRecord,
+    MissingTopicError,
+    Topic,
+    shown,
+)
 from livetables.wire import Receipt
 
-ANSWER_SECONDS_MAX = 10.0
-SLICE_SECONDS = 0.5
+__all__ = ["ControlRecord", "ControlTopic", "KafkaTopics", "Topic", "TopicProblem", "was_replaced"]
+
 LOOK_AGAIN_SECONDS = 0.05
-MAX_SHOWN = 200
-
-# PySpark turns some of Java's exceptions into its own.
-JAVA_ERRORS = (Py4JJavaError, CapturedException)
-
-REFUSED = ("the Kafka broker refuses this client: {cause}", "mend kafka.security.protocol and kafka.sasl.*")
-
-# What an exception of Kafka's means to the user: the problem and its cure.
-MEANINGS: Mapping[str, tuple[str, str]] = {
-    "UnknownTopicOrPartitionException": ("topic {topic} does not exist", "create it, or name one that exists"),
-    "UnknownTopicIdException": ("topic {topic} does not exist any more", "create it, or name one that exists"),
-    "InvalidTopicException": ("{topic} is no name of a topic", TOPIC_CURE),
-    "TopicAuthorizationException": (
-        "topic {topic} is not authorised for this client",
-        "grant its user Describe and Read on it (on the control topic Write and Create too)",
-    ),
-    "ClusterAuthorizationException": (
-        "topic {topic} is not authorised for this client",
-        "grant its user the operation on the cluster, or have the topic created by somebody who may",
-    ),
-    "LeaderNotAvailableException": ("topic {topic} has a partition without a leader", "start the broker that has it"),
-    "TimeoutException": (
-        "the Kafka broker at {servers} did not answer about topic {topic} in time",
-        "check that it runs and can be reached, and that kafka.bootstrap.servers and kafka.security.protocol fit it",
-    ),
-    "SaslAuthenticationException": REFUSED,
-    "IllegalSaslStateException": REFUSED,
-    "UnsupportedSaslMechanismException": REFUSED,
-    "SslAuthenticationException": ("the Kafka broker and this client do not trust: {cause}", "mend kafka.ssl.*"),
-    "RecordTooLargeException": ("the message is too large for topic {topic}", "send a smaller one"),
-}
-MISSING = ("UnknownTopicOrPartitionException", "UnknownTopicIdException")
-NOT_KNOWN = ("the Kafka client cannot work on topic {topic}: {cause}", "mend the kafka.* property that this is about")
-
-# A reader of its own belongs to no group, and a writer of single messages to no transaction.
-NOT_FOR_CLIENTS = re.compile(r"group\..*|transactional\.id|interceptor\.classes")
-LIMITS: Mapping[str, str] = {
-    "default.api.timeout.ms": f"{ANSWER_SECONDS_MAX * 1000:.0f}",
-    "request.timeout.ms": f"{ANSWER_SECONDS_MAX * 500:.0f}",
-}
-CONSUMER_PROPERTIES: Mapping[str, str] = {
-    **LIMITS,
-    "key.deserializer": "org.apache.kafka.common.serialization.ByteArrayDeserializer",
-    "value.deserializer": "org.apache.kafka.common.serialization.ByteArrayDeserializer",
-    "enable.auto.commit": "false",
-    "allow.auto.create.topics": "false",
-    # Where to read is decided here, never by the client.
-    "auto.offset.reset": "none",
-}
-PRODUCER_PROPERTIES: Mapping[str, str] = {
-    "key.serializer": "org.apache.kafka.common.serialization.ByteArraySerializer",
-    "value.serializer": "org.apache.kafka.common.serialization.ByteArraySerializer",
-    "acks": "all",
-    "linger.ms": "0",
-    "max.block.ms": f"{SLICE_SECONDS * 1000:.0f}",
-    "delivery.timeout.ms": f"{ANSWER_SECONDS_MAX * 1000:.0f}",
-    "request.timeout.ms": f"{ANSWER_SECONDS_MAX * 500:.0f}",
-}
-ADMIN = "org.apache.kafka.clients.admin"
-CLIENTS: Mapping[str, tuple[str, Mapping[str, str]]] = {
-    "admin": (f"{ADMIN}.AdminClient.create", LIMITS),
-    "consumer": ("org.apache.kafka.clients.consumer.KafkaConsumer", CONSUMER_PROPERTIES),
-    "producer": ("org.apache.kafka.clients.producer.KafkaProducer", PRODUCER_PROPERTIES),
-}
-
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-GIVEN_IN_SECRET = re.compile(r"""=\s*(?:"([^"]+)"|'([^']+)'|([^\s;"']+))""")
-WORD_IN_SECRET = re.compile(r"""([^\s;"'=]+)(\s*=)?""")
-JAAS_WORDS = ("required", "requisite", "sufficient", "optional")
-
-Before = TypeVar("Before")
-After = TypeVar("After")
-
-
-class _MissingError(TopicError):
-    pass
-
-
-@dataclass(frozen=True)
-class Topic:
-    """A topic as it is at one moment. Another one of the same name has another id."""
-
-    name: str
-    topic_id: str
-    beginnings: Mapping[int, int]  # the first offset of each partition
-    ends: Mapping[int, int]  # the next offset of each partition
-
-    @property
-    def records(self) -> int:
-        """How many records there are, where none was compacted away."""
-        return sum(self.ends.values()) - sum(self.beginnings.values())
 
 
 @dataclass(frozen=True)
@@ -130,85 +34,54 @@ class TopicProblem:
     """Why a topic cannot be read, and what mends it."""
 
     reason: str
-
-
-@dataclass(frozen=True)
-class ControlRecord:
-    """A record of the control topic, as it is."""
-
-    partition: int
-    offset: int
-    timestamp: datetime
-    value: bytes | None
+    is_passing: bool = False  # whether it may be gone later, though nobody changes a topic or a setting
 
 
 def was_replaced(before: Topic, now: Topic) -> str | None:
     """Says how the records that were read are no longer the topic's; None while they are, or were only deleted."""
     if before.topic_id != now.topic_id:
-        return f"topic {_shown(now.name)} was deleted and created again"
+        return f"topic {shown(now.name)} was deleted and created again"
     for partition, end in before.ends.items():
         if now.ends.get(partition, 0) < end:
-            return f"partition {partition} of topic {_shown(now.name)} has lost records from its end"
+            return f"partition {partition} of topic {shown(now.name)} has lost records from its end"
     return None
 
 
-class KafkaTopics:
+class KafkaTopics(ClientsOwner):
     """Looks at topics. Any thread may ask."""
 
     def __init__(
         self, spark: SparkSession, properties: Mapping[str, str], seconds_max: float = ANSWER_SECONDS_MAX
     ) -> None:
-        self._clients = _Clients(spark, properties)
+        super().__init__(spark, properties)
         self._seconds_max = seconds_max
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def look(self, names: Iterable[str]) -> dict[str, Topic | TopicProblem]:
         """Each topic, or why it cannot be read; a broker that does not answer in time is a problem of each."""
         seen = self._clients.look(names, time.monotonic() + self._seconds_max)
-        return {
-            name: TopicProblem(f"{found.problem}; {found.cure}") if isinstance(found, TopicError) else found
-            for name, found in seen.items()
-        }
-
-    def close(self) -> None:
-        self._clients.close()
+        return {name: _problem(found) if isinstance(found, TopicError) else found for name, found in seen.items()}
 
 
-class ControlTopic:
+class ControlTopic(ClientsOwner):
     """Reads and writes the control topic. One thread reads at a time; any thread may send.
 
-    Whatever fails, what `read` has not returned is read again. A topic that was replaced is told of once, as an error,
-    and then read from its beginning.
+    Whatever fails, what `read` has not returned is read again, and a PassingTopicError says that trying again may be
+    all that is needed. A topic that was replaced is told of once, as an error, and then read from its beginning.
     """
 
     def __init__(self, spark: SparkSession, properties: Mapping[str, str], topic: str) -> None:
-        self._clients = _Clients(spark, properties)
+        super().__init__(spark, properties)
         self._name = topic
         self._reading = threading.Lock()
         self._seen: Topic | None = None
         self._positions: dict[int, int] = {}
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
     def create_if_missing(self) -> None:
-        """Returns when the topic is there. A new one has one partition, and else what the broker gives by default."""
+        """Returns when the topic is there. A new one has one partition, and keeps its records for ever."""
         deadline = time.monotonic() + ANSWER_SECONDS_MAX
         try:
             self._look(deadline)
-        except _MissingError:
+        except MissingTopicError:
             self._clients.create(self._name, deadline)
         else:
             return
@@ -268,7 +141,7 @@ class ControlTopic:
 
     def close(self) -> None:
         with self._reading:
-            self._clients.close()
+            super().close()
 
     def _look(self, deadline: float) -> Topic:
         seen = self._clients.look([self._name], deadline)[self._name]
@@ -288,322 +161,9 @@ class ControlTopic:
         return topic
 
 
-class _Java:
-    """Java's classes by their full names. To find one asks the JVM for each part of its name, so it is done once."""
-
-    def __init__(self, jvm: Any) -> None:
-        self._jvm = jvm
-        self._found: dict[str, Any] = {}
-
-    def __call__(self, name: str) -> Any:
-        if name not in self._found:
-            self._found[name] = reduce(getattr, name.split("."), self._jvm)
-        return self._found[name]
-
-    def listed(self, values: Iterable[Any]) -> Any:
-        """The values as a Java list."""
-        made = self("java.util.ArrayList")()
-        for value in values:
-            made.add(value)
-        return made
-
-    def mapped(self, pairs: Iterable[tuple[Any, Any]]) -> Any:
-        """The pairs as a Java map."""
-        made = self("java.util.HashMap")()
-        for key, value in pairs:
-            made.put(key, value)
-        return made
-
-    def duration(self, seconds: float) -> Any:
-        return self("java.time.Duration").ofMillis(int(seconds * 1000))
-
-
-class _Consumer:
-    """A Java consumer of one topic, with records and positions as values of Python."""
-
-    def __init__(self, java: _Java, consumer: Any) -> None:
-        self._java = java
-        self._consumer = consumer
-        self._partitions: dict[int, Any] = {}
-
-    def seek(self, topic: str, positions: Mapping[int, int]) -> None:
-        create = self._java("org.apache.kafka.common.TopicPartition")
-        self._partitions = {number: create(topic, number) for number in positions}
-        self._consumer.assign(self._java.listed(self._partitions.values()))
-        for number, offset in positions.items():
-            self._consumer.seek(self._partitions[number], offset)
-
-    def poll(self, seconds_max: float) -> list[ControlRecord]:
-        polled = self._consumer.poll(self._java.duration(seconds_max))
-        if polled.isEmpty():
-            return []
-        return [
-            ControlRecord(record.partition(), record.offset(), _instant(record.timestamp()), record.value())
-            for record in polled.iterator()
-        ]
-
-    def positions(self, before: Mapping[int, int]) -> dict[int, int]:
-        """Where the consumer is: beyond the last record, and beyond the marks of transactions after it."""
-        return {number: self._position(number, offset) for number, offset in before.items()}
-
-    def _position(self, number: int, before: int) -> int:
-        try:
-            return int(self._consumer.position(self._partitions[number], self._java.duration(0)))
-        except Py4JJavaError as error:
-            # After a seek or a change of leader the consumer first asks the broker whether the position holds.
-            if "TimeoutException" in _class_names(error):
-                return before
-            raise
-
-
-class _Clients:
-    """The Java clients of one set of properties, each made when it is first needed, and what they complain of."""
-
-    def __init__(self, spark: SparkSession, properties: Mapping[str, str]) -> None:
-        assert spark._jvm is not None, "a session without a JVM of its own has no Kafka client"
-        self._java = _Java(spark._jvm)
-        self._properties = {n: str(v) for n, v in properties.items() if not NOT_FOR_CLIENTS.fullmatch(n)}
-        self._secrets = _secrets(properties)
-        self._making = threading.Lock()
-        self._made: dict[str, Future[Any]] = {}
-        self._closed = False
-
-    def look(self, names: Iterable[str], deadline: float) -> dict[str, Topic | TopicError]:
-        """The topics, or what is wrong with each. A step is asked for all before the next: none holds another up."""
-        named: dict[str, str | TopicError] = {
-            name: name if is_topic_name(name) else self.error(name, ["InvalidTopicException"]) for name in names
-        }
-        making = self._client("admin")
-        asked = self._each(named, lambda name: self._ask_description(_ready(making, deadline), name))
-        described = self._each(
-            asked, lambda future: self._ask_offsets(_ready(making, deadline), self._answer(future, deadline))
-        )
-        return self._each(described, lambda asked: self._topic(*asked, deadline))
-
-    def create(self, name: str, deadline: float) -> None:
-        """Create a topic, unless somebody else just did."""
-        optional = self._java("java.util.Optional")
-        topic = self._java(f"{ADMIN}.NewTopic")(name, optional.of(1), optional.empty())
-        with self.telling(name):
-            created = _ready(self._client("admin"), deadline).createTopics(self._java.listed([topic])).all()
-            try:
-                self._answer(created, deadline)
-            except Py4JJavaError as error:
-                if "TopicExistsException" not in _class_names(error):
-                    raise
-
-    def send(self, topic: str, value: bytes, deadline: float) -> Receipt:
-        """Have a record published, and wait until it is."""
-        record = self._java("org.apache.kafka.clients.producer.ProducerRecord")(topic, value)
-        with self.telling(topic):
-            producer = self._producer_for(topic, deadline)
-            try:
-                written = self._answer(producer.send(record), deadline)
-            except BaseException:
-                # What was told to have failed must not be sent later.
-                self.drop("producer")
-                raise
-            return Receipt(topic, written.partition(), written.offset())
-
-    def consumer(self, deadline: float) -> _Consumer:
-        return _Consumer(self._java, _ready(self._client("consumer"), deadline))
-
-    def drop(self, kind: str) -> None:
-        """Close a client at once, or when it is made; the next use makes another."""
-        with self._making:
-            making = self._made.pop(kind, None)
-        if making is not None:
-            making.add_done_callback(self._close)
-
-    def close(self) -> None:
-        with self._making:
-            self._closed = True
-        for kind in list(self._made):
-            self.drop(kind)
-
-    def _close(self, made: Future[Any]) -> None:
-        # There may be no JVM any more.
-        with suppress(Py4JError, OSError):
-            if not made.exception():
-                made.result().close(self._java.duration(0))
-
-    @contextmanager
-    def telling(self, topic: str) -> Iterator[None]:
-        """Turns what Java throws into an error that says what is wrong with the topic, without Java's stack."""
-        try:
-            yield
-        except JAVA_ERRORS as error:
-            # Cut only when it is redacted: a part of a secret would not be found.
-            cause = self._redacted(_root_cause(error)).partition("\n")[0][:MAX_SHOWN]
-            raise self.error(topic, _class_names(error), cause) from None
-
-    def error(self, topic: str, class_names: Iterable[str], cause: str = "") -> TopicError:
-        """The error for an exception of these classes, from the outermost to its root."""
-        known = next((name for name in class_names if name in MEANINGS), None)
-        problem, cure = MEANINGS[known] if known else NOT_KNOWN
-        servers = self._redacted(self._properties.get("bootstrap.servers", "(no address)"))
-        told = problem.format(topic=_shown(topic), servers=servers, cause=cause)
-        return _MissingError(told, cure) if known in MISSING else TopicError(told, cure)
-
-    def _each(
-        self, before: Mapping[str, Before | TopicError], step: Callable[[Before], After]
-    ) -> dict[str, After | TopicError]:
-        """Takes every topic that has no problem yet through a step."""
-        after: dict[str, After | TopicError] = {}
-        for name, value in before.items():
-            try:
-                with self.telling(name):
-                    after[name] = value if isinstance(value, TopicError) else step(value)
-            except TopicError as problem:
-                after[name] = problem
-        return after
-
-    def _ask_description(self, admin: Any, name: str) -> Any:
-        options = self._java(f"{ADMIN}.DescribeTopicsOptions")()
-        asked = admin.describeTopics(self._java.listed([name]), options.includeAuthorizedOperations(True))
-        return asked.topicNameValues()[name]
-
-    def _ask_offsets(self, admin: Any, description: Any) -> tuple[Any, dict[int, Any], dict[int, Any]]:
-        name = description.name()
-        allowed = {str(operation) for operation in description.authorizedOperations() or ()}
-        if allowed and "READ" not in allowed:
-            raise self.error(name, ["TopicAuthorizationException"])
-        partitions = list(description.partitions())
-        # To ask for the offsets of such a partition would take all the time there is.
-        if not partitions or any(partition.leader() is None for partition in partitions):
-            raise self.error(name, ["LeaderNotAvailableException"])
-        create, offset = self._java("org.apache.kafka.common.TopicPartition"), self._java(f"{ADMIN}.OffsetSpec")
-        places = {partition.partition(): create(name, partition.partition()) for partition in partitions}
-        return (
-            description,
-            self._ask_offset(admin, places, offset.earliest()),
-            self._ask_offset(admin, places, offset.latest()),
-        )
-
-    def _ask_offset(self, admin: Any, places: Mapping[int, Any], offset: Any) -> dict[int, Any]:
-        """Futures of an offset of each partition, the end as far as the reader's isolation lets it read."""
-        isolation = self._properties.get("isolation.level", "read_uncommitted").upper()
-        level = self._java("org.apache.kafka.common.IsolationLevel").valueOf(isolation)
-        wanted = self._java.mapped((place, offset) for place in places.values())
-        asked = admin.listOffsets(wanted, self._java(f"{ADMIN}.ListOffsetsOptions")(level))
-        return {number: asked.partitionResult(place) for number, place in places.items()}
-
-    def _topic(self, description: Any, beginnings: dict[int, Any], ends: dict[int, Any], deadline: float) -> Topic:
-        return Topic(
-            description.name(),
-            description.topicId().toString(),
-            {number: self._answer(future, deadline).offset() for number, future in beginnings.items()},
-            {number: self._answer(future, deadline).offset() for number, future in ends.items()},
-        )
-
-    def _answer(self, future: Any, deadline: float) -> Any:
-        """What a Java future comes to by then. One that has come to it is never too late."""
-        unit = self._java("java.util.concurrent.TimeUnit").MILLISECONDS
-        while True:
-            left = deadline - time.monotonic()
-            try:
-                return future.get(max(1, int(1000 * min(left, SLICE_SECONDS))), unit)
-            except Py4JJavaError as error:
-                if left <= 0 or error.java_exception.getClass().getName() != "java.util.concurrent.TimeoutException":
-                    raise
-
-    def _producer_for(self, topic: str, deadline: float) -> Any:
-        """The producer, when it knows the topic and so will not block."""
-        producer = _ready(self._client("producer"), deadline)
-        while True:
-            try:
-                producer.partitionsFor(topic)
-                return producer
-            except Py4JJavaError as error:
-                if time.monotonic() > deadline or "TimeoutException" not in _class_names(error):
-                    raise
-
-    def _client(self, kind: str) -> Future[Any]:
-        """A client, which a thread of its own makes: to log in can take longer than there is time.
-
-        One that could not be made is handed out once, so that its failure is told, and then made anew.
-        """
-        with self._making:
-            assert not self._closed, "used after it was closed"
-            making = self._made.get(kind)
-            if making is None:
-                making = self._made[kind] = Future()
-                threading.Thread(target=self._make, args=(kind, making), name=f"kafka-{kind}", daemon=True).start()
-            elif making.done() and making.exception():
-                del self._made[kind]
-            return making
-
-    def _make(self, kind: str, making: Future[Any]) -> None:
-        create, properties = CLIENTS[kind]
-        try:
-            given = self._java.mapped({**self._properties, **properties}.items())
-            making.set_result(self._java(create)(given))
-        except Exception as error:
-            making.set_exception(error)
-
-    def _redacted(self, text: str) -> str:
-        for secret in self._secrets:
-            text = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", REDACTED, text)
-        return REDACTED if isinstance(guarded("message", text), Secret) else text
-
-
-def _secrets(properties: Mapping[str, str]) -> list[str]:
-    """The values that no message may show, and what is given within them: `password="…"`. Longest first."""
-    values = [v for n, v in properties.items() if isinstance(v, Secret) or isinstance(guarded(n, v), Secret)]
-    given = [part for value in values for parts in GIVEN_IN_SECRET.findall(value) for part in parts]
-    # Of one that is written wrongly, Java shows the word that it stumbles over. The first names a class.
-    words = [word for value in values for word, is_name in WORD_IN_SECRET.findall(value)[1:] if not is_name]
-    within = [part for part in (*given, *words) if part and part not in JAAS_WORDS]
-    return sorted({*map(str, values), *within} - {""}, key=len, reverse=True)
-
-
-def _causes(error: Exception) -> Iterator[Any]:
-    """The Java exception, and what caused it, down to its root."""
-    throwable = error.java_exception if isinstance(error, Py4JJavaError) else getattr(error, "_origin", None)
-    while throwable is not None:
-        yield throwable
-        throwable = throwable.getCause()
-
-
-def _class_names(error: Exception) -> list[str]:
-    return [throwable.getClass().getSimpleName() for throwable in _causes(error)]
-
-
-def _root_cause(error: Exception) -> str:
-    """What the root cause says, or what it is called when it says nothing."""
-    *_, root = _causes(error)
-    said = (root.getMessage() or "").strip()
-    if " " in said:
-        return str(said)
-    # Only a path or a host: NoSuchFileException, UnknownHostException.
-    kind = re.sub(r"(?<!^)(?=[A-Z])", " ", root.getClass().getSimpleName().removesuffix("Exception")).lower()
-    return f"{kind} {said}".strip()
-
-
-def _ready(making: Future[Any], deadline: float) -> Any:
-    """A client, when it is made in time."""
-    try:
-        return making.result(max(0.0, deadline - time.monotonic()))
-    except TimeoutError:
-        raise TopicError(
-            "the Kafka client is not ready in time: it still looks for its broker or logs in",
-            "check kafka.bootstrap.servers and what the login needs, as kafka.sasl.oauthbearer.token.endpoint.url",
-        ) from None
+def _problem(error: TopicError) -> TopicProblem:
+    return TopicProblem(f"{error.problem}; {error.cure}", is_passing=isinstance(error, PassingTopicError))
 
 
 def _reach(positions: Mapping[int, int], ends: Mapping[int, int]) -> bool:
     return all(positions[partition] >= end for partition, end in ends.items())
-
-
-def _instant(milliseconds: int) -> datetime:
-    """The time of a record. A client may have written any number, also one that no calendar reaches."""
-    try:
-        return EPOCH + timedelta(milliseconds=milliseconds)
-    except OverflowError:
-        return datetime.max.replace(tzinfo=UTC) if milliseconds > 0 else datetime.min.replace(tzinfo=UTC)
-
-
-def _shown(name: str) -> str:
-    """A name as a message may show it, whatever somebody typed."""
-    shown = json.dumps(name)
-    return shown if len(shown) <= MAX_SHOWN else f"{shown[:MAX_SHOWN]}…"

@@ -59,8 +59,8 @@ ACTIONS = {
     "put": "apply a batch, once",
     "publish": "let the stable names mean a generation's tables",
     "drop": "forget a generation",
-    "generations": "list the generations that the server has",
-    "report": "tell how far behind its topics a generation is",
+    "generations": "list the generations that the server has, and their rows",
+    "report": "tell how far behind its topics a generation is, or why it does not move",
     "control_requests": "wait for control messages to publish",
     "control_settled": "tell what became of a control message",
 }
@@ -105,6 +105,7 @@ class _SourceReport(_Value):
 class _Report(_Value):
     generation: str
     sources: list[_SourceReport]
+    problem: str | None = None
 
 
 class _Wait(_Value):
@@ -206,20 +207,23 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
         self._store.drop(_decoded(_Named.model_validate_json, _limited(body), "drop").generation)
 
     def _generations(self, _context: Any, _body: Any) -> list[dict[str, object]]:
+        generations = self._store.generations()
+        counted = self._store.row_counts()
         return [
             {
                 "name": each.name,
                 "last_batch_id": each.last_batch_id,
                 "published": each.published.isoformat() if each.published else None,
                 "begun": each.begun.isoformat(),
+                "rows": counted.get(each.name, {}),
             }
-            for each in self._store.generations().values()
+            for each in generations.values()
         ]
 
     def _report(self, _context: Any, body: Any) -> None:
         report = _decoded(_Report.model_validate_json, _limited(body), "report")
         sources = [SourceReport(each.table, each.topic, each.lag_records) for each in report.sources]
-        self._pulse.reported(report.generation, sources)
+        self._pulse.reported(report.generation, sources, report.problem)
 
     def _control_requests(self, context: Any, body: Any) -> list[dict[str, object]]:
         wanted = _decoded(_Wait.model_validate_json, _limited(body), "control_requests").seconds_max

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Literal
@@ -13,7 +13,15 @@ DOWN_AFTER = timedelta(seconds=5)
 IDLE_AFTER = timedelta(seconds=30)
 CATCHING_UP_RECORDS = 10_000
 
-State = Literal["starting", "live", "idle", "catching_up", "pipeline_down"]
+State = Literal["starting", "live", "idle", "catching_up", "failed", "pipeline_down"]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the pipeline last said of a generation."""
+
+    sources: tuple[SourceReport, ...]
+    problem: str | None = None  # why it does not move, though the pipeline runs
 
 
 @dataclass(frozen=True)
@@ -38,42 +46,55 @@ class Status:
 
 @dataclass(frozen=True)
 class Freshness:
-    """Everything known of the pipeline; `heard`, `reported` and `arrived` give the next value."""
+    """Everything known of the pipeline; `heard`, `reported`, `only` and `arrived` give the next value."""
 
     started: datetime  # of the server
     pipeline_seen: datetime | None = None
-    reports: Mapping[str, Sequence[SourceReport]] = field(default_factory=dict)  # by generation
+    reports: Mapping[str, Report] = field(default_factory=dict)  # by generation
     arrivals: Mapping[str, datetime] = field(default_factory=dict)  # by table: when rows last came
 
     def heard(self, now: datetime) -> Freshness:
         return replace(self, pipeline_seen=now)
 
-    def reported(self, now: datetime, generation: str, sources: Iterable[SourceReport]) -> Freshness:
-        return replace(self, pipeline_seen=now, reports={**self.reports, generation: tuple(sources)})
+    def reported(
+        self, now: datetime, generation: str, sources: Iterable[SourceReport], problem: str | None = None
+    ) -> Freshness:
+        return replace(self, pipeline_seen=now, reports={**self.reports, generation: Report(tuple(sources), problem)})
+
+    def only(self, generations: Container[str]) -> Freshness:
+        """Without the reports of any others."""
+        return replace(self, reports={name: each for name, each in self.reports.items() if name in generations})
 
     def arrived(self, now: datetime, tables: Iterable[str]) -> Freshness:
         return replace(self, arrivals={**self.arrivals, **dict.fromkeys(tables, now)})
 
     def status(self, now: datetime, live: Sequence[str], newest: Mapping[str, datetime | None]) -> Status:
         """The state of the generations that are live, given the latest event time of each table."""
-        reports = [report for generation in live for report in self.reports.get(generation, ())]
+        reports = [self.reports[generation] for generation in live if generation in self.reports]
         state, message = self._judged(now, bool(live), reports)
-        sources = (Source(each.table, each.topic, each.lag_records, newest.get(each.table)) for each in reports)
+        sources = (
+            Source(each.table, each.topic, each.lag_records, newest.get(each.table))
+            for report in reports
+            for each in report.sources
+        )
         return Status(state, message, self.pipeline_seen, tuple(sources))
 
-    def _judged(self, now: datetime, is_live: bool, reports: Sequence[SourceReport]) -> tuple[State, str]:
+    def _judged(self, now: datetime, is_live: bool, reports: Sequence[Report]) -> tuple[State, str]:
         if self.pipeline_seen is None or now - self.pipeline_seen > DOWN_AFTER:
             since = f"was last heard {_moment(self.pipeline_seen)}" if self.pipeline_seen else "has not been heard yet"
             return "pipeline_down", f"the pipeline {since}; what is shown is as it was then"
         if not is_live:
             return "starting", "the first generation is being built; its tables appear when it has caught up"
-        behind = [report for report in reports if report.lag_records >= CATCHING_UP_RECORDS]
+        if problems := [report.problem for report in reports if report.problem]:
+            return "failed", "; ".join(problems)
+        sources = [source for report in reports for source in report.sources]
+        behind = [source for source in sources if source.lag_records >= CATCHING_UP_RECORDS]
         if behind:
-            told = ", ".join(f"{report.lag_records:,} records of topic {report.topic}" for report in behind)
+            told = ", ".join(f"{source.lag_records:,} records of topic {source.topic}" for source in behind)
             return "catching_up", f"catching up: {told} are still to be read"
-        silent = [report for report in reports if now - self.arrivals.get(report.table, self.started) > IDLE_AFTER]
-        if reports and len(silent) == len(reports):
-            told = ", ".join(f"topic {report.topic} since {self._arrival(report.table)}" for report in silent)
+        silent = [source for source in sources if now - self.arrivals.get(source.table, self.started) > IDLE_AFTER]
+        if sources and len(silent) == len(sources):
+            told = ", ".join(f"topic {source.topic} since {self._arrival(source.table)}" for source in silent)
             return "idle", f"no new records: {told}"
         return "live", "up to date"
 

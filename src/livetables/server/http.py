@@ -198,20 +198,16 @@ async def healthz() -> Health:
     return Health()
 
 
-@open_routes.get("/readyz", summary="Whether there are tables", responses=_problems(500, 503))
+@open_routes.get("/readyz", summary="Whether there is data to read", responses=_problems(500, 503))
 async def readyz(services: Shared) -> Readiness:
-    published = [
-        (generation.published, name)
-        for name, generation in services.store.generations().items()
-        if generation.published
-    ]
-    if not published:
+    live = services.store.live()
+    if not live:
         raise RequestError(
             "unavailable",
-            f"no generation is published yet: {services.pulse.status().message}",
+            f"no generation with data is published yet: {services.pulse.status().message}",
             "start the pipeline if it does not run, and wait until its first generation has caught up",
         )
-    return Readiness(generation=max(published)[1])
+    return Readiness(generation=live[-1])
 
 
 @locked_routes.get(

@@ -54,7 +54,7 @@ class Health(BaseModel):
 
 class Readiness(BaseModel):
     ready: Literal[True] = True
-    generation: str = Field(description="the generation that was published last")
+    generation: str = Field(description="the generation with data that was published last")
 
 
 class Column(BaseModel):
@@ -105,7 +105,7 @@ class UnknownField(BaseModel):
 
 
 class ServerStatus(BaseModel):
-    state: Literal["starting", "live", "idle", "catching_up", "pipeline_down"]
+    state: Literal["starting", "live", "idle", "catching_up", "failed", "pipeline_down"]
     message: str
     pipeline_seen: Time | None
     sources: list[SourceStatus]

@@ -31,14 +31,14 @@ class Pulse:
         with self._lock:
             self._freshness = self._freshness.heard(datetime.now(UTC))
 
-    def reported(self, generation: str, sources: Sequence[SourceReport]) -> None:
+    def reported(self, generation: str, sources: Sequence[SourceReport], problem: str | None = None) -> None:
         with self._lock:
-            self._freshness = self._freshness.reported(datetime.now(UTC), generation, sources)
+            freshness = self._freshness.reported(datetime.now(UTC), generation, sources, problem)
+            self._freshness = freshness.only(self._store.generations())
 
     def status(self) -> Status:
-        live = [name for name, generation in self._store.generations().items() if generation.published]
         newest = {name: table.newest for name, table in self._store.tables().items()}
-        return self._freshness.status(datetime.now(UTC), live, newest)
+        return self._freshness.status(datetime.now(UTC), self._store.live(), newest)
 
     def _arrived(self, changed: Changed) -> None:
         with self._lock:

@@ -42,6 +42,7 @@ from livetables.server.viewport import (
     window_query,
 )
 from livetables.settings import choice
+from livetables.spec import CONTROL_TABLES
 from livetables.wire import decode_shape, encode_shape
 
 LAYOUT_VERSION = 1
@@ -82,6 +83,11 @@ class Generation:
     begun: datetime
     last_batch_id: int | None = None
     published: datetime | None = None  # when it took over the stable names, while it has them
+
+    @property
+    def has_data(self) -> bool:
+        """Whether it has tables of records, and not only what the pipeline tells of itself."""
+        return any(name not in CONTROL_TABLES for name in self.tables)
 
 
 @dataclass(frozen=True)
@@ -232,6 +238,15 @@ class Store:
     def generations(self) -> Mapping[str, Generation]:
         return self._generations
 
+    def live(self) -> list[str]:
+        """The names of the generations whose data readers see, the one published last at the end."""
+        published = [
+            (generation.published, generation.name)
+            for generation in self._generations.values()
+            if generation.published and generation.has_data
+        ]
+        return [name for _, name in sorted(published)]
+
     def tables(self) -> dict[str, StoredTable]:
         """The tables that readers can name, aliases included."""
         return {
@@ -243,7 +258,7 @@ class Store:
     def table(self, name: str) -> StoredTable:
         tables = self.tables()
         if name not in tables:
-            cure = choice(name, tables) if tables else "wait until a generation is published; /readyz tells when"
+            cure = choice(name, tables) if self.live() else "wait until a generation is published; /readyz tells when"
             raise RequestError("unknown_table", f"there is no table {ascii(name)[:80]}", cure)
         return tables[name]
 

@@ -1,0 +1,300 @@
+"""The loop that turns control messages into generations.
+
+A new generation is built beside the live one and takes over in one step; whatever goes wrong with it, the live one
+stays. docs/GENERATIONS.md has the states, and the invariants with the tests that hold them.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from livetables.control import status
+from livetables.control.decisions import Decisions
+from livetables.control.generation import ENDED, Event, to_retire
+from livetables.control.inbox import Inbox
+from livetables.control.log import tell
+from livetables.control.resolve import Outcome, Resolver, Rollback, Wanted
+from livetables.control.running import NAME, Ground, RunningGeneration
+from livetables.control.status_tables import StatusTables
+from livetables.control.supervision import Running, Supervision
+from livetables.control.telling import Telling
+from livetables.errors import LivetablesError, PassingTopicError, SinkError
+from livetables.pipeline.flight_sink import FlightSink, NoAnswerError, StoredGeneration
+from livetables.pipeline.topics import KafkaTopics, Topic, TopicProblem
+
+ROUND_SECONDS = 0.2
+SWEEP_SECONDS = 30.0
+REBUILD_SECONDS = 5.0  # at first, after a build that failed and has to be made nevertheless
+REBUILD_SECONDS_MAX = 60.0
+
+
+class Orchestrator:
+    """Runs generations. One thread runs it."""
+
+    def __init__(
+        self, ground: Ground, sink: FlightSink, topics: KafkaTopics, inbox: Inbox, say: Callable[[str], None]
+    ) -> None:
+        self._ground = ground
+        self._spec = ground.config.spec
+        self._sink = sink
+        self._topics = topics
+        self._inbox = inbox
+        self._tables = StatusTables(sink, self._spec)
+        self._decisions = Decisions(Resolver(self._spec, ground.config.control.topic), self._tables)
+        self._running = Running()
+        self._supervision = Supervision(self._running, topics, sink)
+        self._telling = Telling(self._running, self._decisions, self._tables, sink, say)
+        self._left_over: StoredGeneration | None = None  # published before the start, and not resumed
+        self._last_number = 0  # of a generation
+        self._hampered: dict[str, LivetablesError] = {}  # by step
+        self._builds_failed = 0  # in a row
+        self._build_due = self._sweep_due = 0.0
+
+    def run(self, stop: threading.Event) -> None:
+        """Take messages, watch over what runs, build, retire and tell, until told to stop.
+
+        Any step may find Kafka or the server away. It is then made again in the next round, and the others go on.
+        """
+        steps = (self._take_messages, self._supervision.watch, self._advance, self._retire, self._tell)
+        while not stop.is_set():
+            for step in steps:
+                name = step.__name__.strip("_")
+                try:
+                    step()
+                    self._hampered.pop(name, None)
+                except LivetablesError as error:
+                    if name not in self._hampered:
+                        tell("hampered", step=name, problem=error.problem)
+                    self._hampered[name] = error
+
+    def stop(self) -> None:
+        """End all queries. The live generation is resumed where it was at the next start."""
+        for generation in self._running.all():
+            generation.stop()
+
+    # What was there before the start
+
+    def resume(self) -> None:
+        """Restore what is wanted from the control topic, and clear away what earlier generations left."""
+        self._tables.load()
+        stored = {each.name: each for each in self._sink.generations() if NAME.fullmatch(each.name)}
+        self._decisions.restore(self._inbox.history())
+        self._left_over = next((each for each in stored.values() if each.published), None)
+        kept = {self._left_over.name} if self._left_over else set()
+        rows = self._tables.rows("generations")
+        known = {*stored, *self._checkpoints()}
+        names = known.union(row["generation"] for row in rows)
+        self._last_number = max((int(found["number"]) for name in names if (found := NAME.fullmatch(name))), default=0)
+        for name in known - kept:
+            self._free(name)
+        for row in rows:
+            if row["generation"] not in kept and row["state"] not in ENDED:
+                self._telling.ended(row["generation"], "retired", "the pipeline ended before it did")
+
+    def _adopt(self, left_over: StoredGeneration) -> None:
+        """Resume what was live before the start, if its checkpoint is there and the configuration fits it."""
+        planned = self._ground.checkpoints.last_batch_id(left_over.name)
+        if left_over.last_batch_id is not None and (planned is None or planned < left_over.last_batch_id):
+            return
+        for wanted in (self._decisions.settled, self._decisions.wanted):
+            topics = self._looked_at(wanted)
+            if isinstance(topics, str) or not left_over.name.endswith(f"-{self._fingerprint(wanted, topics)}"):
+                continue
+            live = self._running.live = RunningGeneration(self._ground, left_over.name, wanted, topics, "live")
+            live.started, live.switched = left_over.begun, left_over.published
+            self._left_over = None
+            tell("resumed", generation=live.name, batch=left_over.last_batch_id, **status.pointed_to(wanted))
+            if wanted == self._decisions.wanted:
+                was_live = wanted == self._decisions.settled
+                self._decisions.concluded(wanted, live.name, "it is live", was_live=was_live)
+            self._telling.is_live(live)
+            return
+
+    # The steps
+
+    def _take_messages(self) -> None:
+        """Decide on the messages that have come, in order. Those that cannot be decided on now are, later."""
+        self._decisions.undecided += self._inbox.take(ROUND_SECONDS)
+        named = self._decisions.topics_asked_for()
+        found = self._topics.look(named) if named else {}
+        problems = {name: each for name, each in found.items() if isinstance(each, TopicProblem)}
+        _raise_if_passing(problems)
+        unusable = {name: problem.reason for name, problem in problems.items()}
+        while self._decisions.undecided:
+            newest = self._running.lingering[0] if self._running.lingering else None
+            plan = self._decisions.decide(unusable, newest.wanted if newest else None)
+            if isinstance(plan, Rollback) and newest:
+                self._roll_back(newest)
+            self._decisions.decided()
+            self._telling.is_due_now()
+
+    def _advance(self) -> None:
+        """Bring what is live nearer to what is wanted."""
+        if self._decisions.undecided:
+            return
+        running, wanted = self._running, self._decisions.wanted
+        is_due = time.monotonic() >= self._build_due
+        if running.live is None and running.build is None and self._left_over and is_due:
+            self._adopt(self._left_over)
+        is_right = running.live and running.live.wanted == wanted and not running.live.outdated
+        if running.build and (is_right or running.build.wanted != wanted or running.build.outdated):
+            why = running.build.outdated or "something else is wanted now"
+            self._end(running.build, "dismissed", why)
+            running.build = None
+        if running.build:
+            self._advance_build(running.build)
+        elif running.live and is_right:
+            if self._decisions.are_waiting:
+                self._decisions.concluded(wanted, running.live.name, "it is live already", was_live=True)
+        elif is_due or self._decisions.are_waiting:
+            self._begin_build(wanted)
+
+    def _retire(self) -> None:
+        """Let old generations go when it is time, or when they are of no use any more."""
+        if self._left_over and self._running.live:
+            self._free(self._left_over.name)
+            self._telling.ended(self._left_over.name, "retired", "it could not be resumed, and another is live")
+            self._left_over = None
+        lingering = self._running.lingering
+        due = to_retire([(each, each.since) for each in lingering], datetime.now(UTC), self._ground.config.generations)
+        for generation in list(lingering):
+            useless = generation.outdated or (generation.problem if generation.has_failed() else None)
+            if generation in due or useless:
+                self._end(generation, "dismissed", useless)
+                lingering.remove(generation)
+        if time.monotonic() >= self._sweep_due:
+            self._sweep_due = time.monotonic() + SWEEP_SECONDS
+            self._sweep()
+
+    def _tell(self) -> None:
+        """Say how everything fares."""
+        hampered = next((error.problem for error in self._hampered.values()), None)
+        away = self._inbox.trouble.problem if self._inbox.trouble else None
+        self._telling.tell(self._left_over.name if self._left_over else None, hampered or away)
+
+    # Building beside, switching once
+
+    def _begin_build(self, wanted: Wanted) -> None:
+        topics = self._looked_at(wanted)
+        if isinstance(topics, str):
+            self._build_failed("rejected", topics)
+            return
+        self._last_number += 1
+        name = f"g{self._last_number}-{self._fingerprint(wanted, topics)}"
+        build = self._running.build = RunningGeneration(self._ground, name, wanted, topics)
+        tell("build", generation=name, **status.pointed_to(wanted), records=build.records_to_read)
+        self._telling.is_due_now()
+        self._supervision.start(build)
+
+    def _advance_build(self, build: RunningGeneration) -> None:
+        if build.state == "building" and build.has_query:
+            build.move("query_started")
+        if build.has_failed():
+            self._build_failed("failed", build.problem or "its query ends again and again")
+            return
+        seconds = (datetime.now(UTC) - build.started).total_seconds()
+        read, to_read = build.records_read, build.records_to_read
+        if build.is_working() and read >= to_read:
+            tell("caught_up", generation=build.name, records=read, seconds=f"{seconds:.1f}")
+            why = f"it has caught up with {to_read:,} records"
+        elif build.is_working() and seconds >= self._ground.config.generations.switch_after_seconds:
+            why = f"after {seconds:.0f} s it takes over with {read:,} of {to_read:,} records read"
+        else:
+            return
+        if self._running.live and (misfit := build.misfit(self._running.live.wanted)):
+            self._build_failed("rejected", misfit)
+            return
+        try:
+            self._sink.publish(build.name)
+        except NoAnswerError:
+            raise
+        except SinkError as error:
+            build.outdated = error.problem
+            return
+        self._running.build = None
+        self._builds_failed = 0
+        self._take_over(build, why)
+
+    def _build_failed(self, outcome: Outcome, reason: str) -> None:
+        """Remove the pieces of a build, if it has any, and go back to what was applied last."""
+        if self._running.build:
+            self._end(self._running.build, "query_died", reason)
+            self._running.build = None
+        self._decisions.failed(outcome, reason)
+        self._builds_failed += 1
+        delay = min(REBUILD_SECONDS_MAX, REBUILD_SECONDS * 2 ** (self._builds_failed - 1))
+        self._build_due = time.monotonic() + delay
+        self._telling.is_due_now()
+
+    def _roll_back(self, target: RunningGeneration) -> None:
+        """Let an old generation be live again, at once."""
+        try:
+            self._sink.publish(target.name)
+        except NoAnswerError:
+            raise
+        except SinkError as error:
+            target.outdated = error.problem
+            self._decisions.failed("failed", error.problem)
+            return
+        self._running.lingering.remove(target)
+        self._take_over(target, "a control message went back to it")
+
+    def _take_over(self, generation: RunningGeneration, why: str) -> None:
+        """It is published: what was live lingers, and the messages that waited for it are applied."""
+        before, self._running.live = self._running.live, generation
+        generation.move("published")
+        generation.switched = datetime.now(UTC)
+        tell("switched", generation=generation.name, before=before.name if before else None, why=why)
+        if before:
+            before.move("replaced")
+            self._running.lingering.insert(0, before)
+            tell("lingering", generation=before.name, why=before.outdated)
+        self._decisions.concluded(generation.wanted, generation.name, why, was_live=False)
+        self._telling.is_live(generation)
+
+    def _end(self, generation: RunningGeneration, event: Event, why: str | None) -> None:
+        """Stop a generation's query, and free its rows, checkpoint and state."""
+        generation.stop()
+        self._free(generation.name)
+        generation.move(event)
+        self._telling.ended(generation.name, generation.state, why)
+        tell(generation.state, generation=generation.name, why=why)
+
+    def _free(self, name: str) -> None:
+        self._sink.drop(name)
+        self._ground.checkpoints.remove(name)
+
+    def _sweep(self) -> None:
+        """Remove checkpoints that came back: Spark writes a last snapshot of a query's state a while after its end."""
+        kept = {generation.name for generation in self._running.all()}
+        if self._left_over:
+            kept.add(self._left_over.name)
+        for name in self._checkpoints() - kept:
+            self._ground.checkpoints.remove(name)
+
+    def _checkpoints(self) -> set[str]:
+        """The generations that have a checkpoint; what else is in that directory is not ours."""
+        return {name for name in self._ground.checkpoints.generations() if NAME.fullmatch(name)}
+
+    # What they rest on
+
+    def _looked_at(self, wanted: Wanted) -> dict[str, Topic] | str:
+        """The topics of what is wanted, or why one of them cannot be read."""
+        found = self._topics.look(set(wanted.topics.values()))
+        problems = {name: each for name, each in found.items() if isinstance(each, TopicProblem)}
+        _raise_if_passing(problems)
+        if problems:
+            return next(iter(problems.values())).reason
+        return {name: each for name, each in found.items() if isinstance(each, Topic)}
+
+    def _fingerprint(self, wanted: Wanted, topics: dict[str, Topic]) -> str:
+        return self._ground.fingerprint(wanted.applied_to(self._spec), topics)
+
+
+def _raise_if_passing(problems: dict[str, TopicProblem]) -> None:
+    for problem in problems.values():
+        if problem.is_passing:
+            raise PassingTopicError(problem.reason, "wait, or start the broker")

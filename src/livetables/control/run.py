@@ -1,0 +1,111 @@
+"""A pipeline, from its configuration to its end: Spark, the control topic, and the orchestrator's loop."""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from livetables.config import Config, PipelineConfig
+from livetables.control.inbox import Doorman, Inbox
+from livetables.control.orchestrator import Orchestrator
+from livetables.control.running import Ground
+from livetables.errors import SetupError, TopicError
+from livetables.pipeline.checkpoints import Checkpoints
+from livetables.pipeline.flight_sink import FlightSink, NoAnswerError
+from livetables.pipeline.session import start_session
+from livetables.pipeline.topics import ControlTopic, KafkaTopics
+
+LOOP_PATIENCE_SECONDS = 3.0  # the loop asks again by itself
+LOOK_SECONDS_MAX = 5.0
+AGAIN_SECONDS = 2.0
+
+
+def run_pipeline(config: Config, token: str, stop: threading.Event, say: Callable[[str], None]) -> None:
+    """Resume or build what the control topic says, and follow it until told to stop; `say` gets the steps."""
+    with _own_directory(config.pipeline) as local_directory:
+        say(f"starting Spark on {config.pipeline.master}")
+        spark = _session(config.pipeline, local_directory)
+        try:
+            run_on(spark, config, token, stop, say)
+        finally:
+            spark.stop()
+
+
+def run_on(spark: SparkSession, config: Config, token: str, stop: threading.Event, say: Callable[[str], None]) -> None:
+    """The same, on a session that is there."""
+    properties = config.kafka.client_properties()
+    ground = Ground(spark, config, token, Checkpoints(spark, config.pipeline.checkpoint_directory))
+    sink = FlightSink(config.pipeline.server, token, patience_seconds=LOOP_PATIENCE_SECONDS)
+    with (
+        closing(sink),
+        KafkaTopics(spark, properties, LOOK_SECONDS_MAX) as topics,
+        ControlTopic(spark, properties, config.control.topic) as control_topic,
+    ):
+        inbox = Inbox(control_topic)
+        doorman = Doorman(control_topic, FlightSink(config.pipeline.server, token))
+        orchestrator = Orchestrator(ground, sink, topics, inbox, say)
+        _resume(orchestrator, stop, say)
+        if stop.is_set():
+            return
+        inbox.start()
+        doorman.start()
+        try:
+            orchestrator.run(stop)
+        finally:
+            doorman.stop()
+            orchestrator.stop()
+            inbox.stop()
+
+
+def _resume(orchestrator: Orchestrator, stop: threading.Event, say: Callable[[str], None]) -> None:
+    """Find out where things stand, as soon as Kafka and the server are there."""
+    told = ""
+    while not stop.is_set():
+        try:
+            orchestrator.resume()
+            return
+        except (TopicError, NoAnswerError) as error:
+            if error.problem != told:
+                told = error.problem
+                say(f"waiting: {error.problem}; {error.cure}")
+            stop.wait(AGAIN_SECONDS)
+
+
+def _session(config: PipelineConfig, local_directory: Path | None) -> SparkSession:
+    local = {"spark.local.dir": str(local_directory)} if local_directory else {}
+    return start_session(
+        master=config.master,
+        driver_memory_megabytes=config.driver_memory_megabytes,
+        shuffle_partitions=config.shuffle_partitions,
+        extra={**local, **config.spark},
+    )
+
+
+@contextmanager
+def _own_directory(config: PipelineConfig) -> Iterator[Path | None]:
+    """A directory for Spark's working files beside the checkpoints, empty at the start: a killed driver leaves its own.
+
+    Nobody else may run a pipeline on it at the same time. Of checkpoints on shared storage nothing is known here.
+    """
+    if "://" in config.checkpoint_directory:
+        yield None
+        return
+    directory = Path(config.checkpoint_directory).absolute().parent / "spark"
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory.parent / "pipeline.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise SetupError(
+                f"another pipeline runs on {config.checkpoint_directory}",
+                "stop it, or give this one its own pipeline.checkpoint_directory and server",
+            ) from None
+        shutil.rmtree(directory)
+        directory.mkdir()
+        yield directory

@@ -1,0 +1,121 @@
+"""What the orchestrator tells while it runs: the status tables, how far behind the live generation is, and steps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from livetables.control import status
+from livetables.control.decisions import Decisions
+from livetables.control.log import tell
+from livetables.control.running import RunningGeneration
+from livetables.control.status_tables import StatusTables
+from livetables.control.supervision import Running
+from livetables.pipeline.flight_sink import FlightSink
+
+TELL_SECONDS = 1.0
+COUNT_SECONDS = 5.0
+
+
+class Telling:
+    """Tells of generations and decisions, once a second, and at once when something has happened."""
+
+    def __init__(
+        self,
+        running: Running,
+        decisions: Decisions,
+        tables: StatusTables,
+        sink: FlightSink,
+        say: Callable[[str], None],
+    ) -> None:
+        self._running = running
+        self._decisions = decisions
+        self._tables = tables
+        self._sink = sink
+        self._say = say
+        self._said = ""
+        self._tell_due = self._count_due = 0.0
+
+    def is_due_now(self) -> None:
+        """Something has happened."""
+        self._tell_due = 0.0
+
+    def tell(self, left_over: str | None, hampered: str | None) -> None:
+        """Bring the status tables up to date, and report how far behind what is shown is.
+
+        What is shown may be a generation that was `left_over`; `hampered` says what keeps the loop from its work.
+        """
+        now = time.monotonic()
+        if now < self._tell_due:
+            return
+        self._tell_due = now + TELL_SECONDS
+        if now >= self._count_due:
+            self._count_due = now + COUNT_SECONDS
+            self._count_rows()
+        for generation in self._running.all():
+            self._tables.set("generations", _row(generation))
+        live = self._running.live
+        shown = live.name if live else left_over
+        reports = live.reports() if live else []
+        state, message = self._state(hampered)
+        self._tables.set(
+            "orchestrator_status",
+            {
+                "_id": status.ONLY_ROW,
+                **status.pointed_to(live.wanted if live else self._decisions.settled),
+                "lastApplied": self._decisions.last_applied,
+                "generation": shown,
+                "state": state,
+                "lag": sum(report.lag_records for report in reports),
+                "message": message,
+            },
+        )
+        if not live and message != self._said:
+            self._said = message
+            self._say(message)
+        self._tables.flush()
+        if shown:
+            self._sink.report(shown, reports, message if state == "failed" else None)
+
+    def is_live(self, generation: RunningGeneration) -> None:
+        """A generation is what people see now."""
+        topics = ", ".join(f"{table} from {topic}" for table, topic in generation.wanted.topics.items())
+        joined = f", joined {generation.wanted.join}" if generation.wanted.join else ""
+        tell("ready", generation=generation.name)
+        self._say(f"live: {generation.name}, {topics}{joined}")
+        self.is_due_now()
+
+    def ended(self, name: str, state: str, why: str | None) -> None:
+        """A generation is no more."""
+        row = {"generation": name, "state": state, "retired": datetime.now(UTC), "message": why}
+        self._tables.set("generations", row)
+        self.is_due_now()
+
+    def _state(self, hampered: str | None) -> tuple[str, str]:
+        """What the status says: a state, and a sentence."""
+        live, build, notice = self._running.live, self._running.build, self._decisions.notice
+        if build:
+            read = f"{build.records_read:,} of {build.records_to_read:,} records read"
+            return build.state, "; ".join(filter(None, [f"building {build.name}: {read}", build.problem]))
+        problem = (live.outdated or live.problem) if live else notice
+        if problem or hampered:
+            return "failed", problem or hampered or ""
+        return (live.state, notice or "up to date") if live else ("starting", "looking at the topics")
+
+    def _count_rows(self) -> None:
+        counts = {each.name: sum(each.rows.values()) for each in self._sink.generations()}
+        for generation in self._running.all():
+            generation.rows = counts.get(generation.name, 0)
+
+
+def _row(generation: RunningGeneration) -> status.Row:
+    return {
+        "generation": generation.name,
+        **status.pointed_to(generation.wanted),
+        "state": generation.state,
+        "started": generation.started,
+        "switched": generation.switched,
+        "rows": generation.rows,
+        "message": generation.outdated or generation.problem,
+    }

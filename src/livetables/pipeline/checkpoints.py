@@ -1,0 +1,45 @@
+"""The checkpoints of generations, each a directory of its own under one path or URL. Hadoop reaches them all alike."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+
+class Checkpoints:
+    """Finds and removes checkpoints. Spark writes them."""
+
+    def __init__(self, spark: SparkSession, directory: str) -> None:
+        assert spark._jvm is not None, "a session without a JVM of its own cannot reach files"
+        self._java_path = spark._jvm.org.apache.hadoop.fs.Path
+        self._configuration = spark._jsparkSession.sessionState().newHadoopConf()
+        self._directory = directory if "://" in directory else str(Path(directory).absolute())
+
+    def path(self, generation: str) -> str:
+        return f"{self._directory}/{generation}"
+
+    def generations(self) -> list[str]:
+        """Those that have a checkpoint, or began one."""
+        return [status.getPath().getName() for status in self._listed(self._directory)]
+
+    def last_batch_id(self, generation: str) -> int | None:
+        """The last batch that was planned, if any was."""
+        names = [status.getPath().getName() for status in self._listed(f"{self.path(generation)}/offsets")]
+        return max((int(name) for name in names if name.isdecimal()), default=None)
+
+    def remove(self, generation: str) -> None:
+        """Removing one that is not there changes nothing."""
+        path = self._java_path(self.path(generation))
+        path.getFileSystem(self._configuration).delete(path, True)
+
+    def _listed(self, directory: str) -> list[Any]:
+        path = self._java_path(directory)
+        try:
+            return list(path.getFileSystem(self._configuration).listStatus(path))
+        except Py4JJavaError as error:
+            if error.java_exception.getClass().getSimpleName() in ("FileNotFoundException", "NoSuchFileException"):
+                return []
+            raise

@@ -25,7 +25,7 @@ def server(tmp_path: Path) -> Iterator[ServerProcess]:
 
 @pytest.fixture
 def sink(server: ServerProcess) -> Iterator[FlightSink]:
-    sink = server.sink(patience_seconds=0.2)
+    sink = server.sink(patience_seconds=3)
     yield sink
     sink.close()
 

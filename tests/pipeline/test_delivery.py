@@ -11,7 +11,7 @@ from livetables.change import Batch, TableChanges
 from livetables.config import load_config
 from livetables.errors import SinkError
 from livetables.pipeline import changelog
-from livetables.pipeline.delivery import Delivery
+from livetables.pipeline.delivery import Delivered, Delivery
 from tests.support.server import ServerProcess
 
 SPEC = load_config(None, {}).spec
@@ -32,13 +32,14 @@ def batch(batch_id: int, generation: str = "g1") -> Batch:
 
 def test_rows_and_dead_letters_are_counted_and_a_refusal_is_kept(tmp_path: Path) -> None:
     with ServerProcess(tmp_path) as server:
-        delivery = Delivery(server.sink())
+        delivered = Delivered()
+        delivery = Delivery(server.sink(), delivered)
         delivery.begin("g1", SHAPES)
         delivery.put(batch(0))
         delivery.put(batch(1))
-        assert delivery.upserts["users_ui"] == 2
-        assert delivery.dead_letters == {"accounts_ui": 2}
-        assert delivery.first_reasons == {"accounts_ui": "not JSON"}
+        assert delivered.upserts["users_ui"] == 2
+        assert delivered.dead_letters == {"accounts_ui": 2}
+        assert delivered.first_reasons == {"accounts_ui": "not JSON"}
         assert delivery.refused is None
         with pytest.raises(SinkError, match="came where 2 was due"):
             delivery.put(batch(5))
@@ -48,7 +49,7 @@ def test_rows_and_dead_letters_are_counted_and_a_refusal_is_kept(tmp_path: Path)
 
 def test_a_server_that_is_away_refuses_nothing(tmp_path: Path) -> None:
     with ServerProcess(tmp_path) as server:
-        delivery = Delivery(server.sink(patience_seconds=0.1))
+        delivery = Delivery(server.sink(patience_seconds=3), Delivered())
         delivery.begin("g1", SHAPES)
         server.kill()
         with pytest.raises(SinkError):

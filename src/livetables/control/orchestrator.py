@@ -26,6 +26,7 @@ from livetables.pipeline.flight_sink import FlightSink, NoAnswerError, StoredGen
 from livetables.pipeline.topics import KafkaTopics, Topic, TopicProblem
 
 ROUND_SECONDS = 0.2
+UNDECIDED_SECONDS_MAX = 30.0  # for a topic that cannot be read now, unless Kafka as a whole is away
 SWEEP_SECONDS = 30.0
 REBUILD_SECONDS = 5.0  # at first, after a build that failed and has to be made nevertheless
 REBUILD_SECONDS_MAX = 60.0
@@ -51,7 +52,7 @@ class Orchestrator:
         self._last_number = 0  # of a generation
         self._hampered: dict[str, LivetablesError] = {}  # by step
         self._builds_failed = 0  # in a row
-        self._build_due = self._sweep_due = 0.0
+        self._undecided_since = self._build_due = self._sweep_due = 0.0
 
     def run(self, stop: threading.Event) -> None:
         """Take messages, watch over what runs, build, retire and tell, until told to stop.
@@ -111,17 +112,21 @@ class Orchestrator:
                 was_live = wanted == self._decisions.settled
                 self._decisions.concluded(wanted, live.name, "it is live", was_live=was_live)
             self._telling.is_live(live)
+            self._supervision.start(live)
             return
 
     # The steps
 
     def _take_messages(self) -> None:
         """Decide on the messages that have come, in order. Those that cannot be decided on now are, later."""
+        if not self._decisions.undecided:
+            self._undecided_since = time.monotonic()
         self._decisions.undecided += self._inbox.take(ROUND_SECONDS)
         named = self._decisions.topics_asked_for()
         found = self._topics.look(named) if named else {}
         problems = {name: each for name, each in found.items() if isinstance(each, TopicProblem)}
-        _raise_if_passing(problems)
+        if self._inbox.trouble or time.monotonic() - self._undecided_since < UNDECIDED_SECONDS_MAX:
+            _raise_if_passing(problems)
         unusable = {name: problem.reason for name, problem in problems.items()}
         while self._decisions.undecided:
             newest = self._running.lingering[0] if self._running.lingering else None

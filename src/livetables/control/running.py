@@ -19,7 +19,7 @@ from livetables.config import Config
 from livetables.control.generation import Event, State, next_state
 from livetables.control.resolve import Wanted
 from livetables.pipeline.checkpoints import Checkpoints
-from livetables.pipeline.delivery import Delivery
+from livetables.pipeline.delivery import Delivered, Delivery
 from livetables.pipeline.flight_sink import FlightSink
 from livetables.pipeline.kafka_clients import Redaction
 from livetables.pipeline.lag import records_read, source_reports
@@ -80,6 +80,7 @@ class RunningGeneration:
         self._targets = dict(topics)
         self._query: StreamingQuery | None = None
         self._delivery: Delivery | None = None
+        self._delivered = Delivered()
 
     def move(self, event: Event) -> None:
         self.state = next_state(self.state, event)
@@ -94,7 +95,7 @@ class RunningGeneration:
     def start(self) -> None:
         """Start its query, or start it again where its checkpoint is."""
         self.tries += 1
-        self._delivery = Delivery(self._ground.sink())
+        self._delivery = Delivery(self._ground.sink(), self._delivered)
         config = self._ground.config
         try:
             self._query = start_generation(
@@ -164,13 +165,13 @@ class RunningGeneration:
 
     def misfit(self, before: Wanted) -> str | None:
         """Says of which topic not one record fits its table, among those that were not wanted before."""
-        assert self._delivery
+        rows, dead = self._delivered.upserts, self._delivered.dead_letters
         for table in self.spec.tables:
-            dead, source = self._delivery.dead_letters, table.publish
-            if before.topics.get(table.name) != table.topic and dead[source] and not self._delivery.upserts[source]:
+            source = table.publish
+            if before.topics.get(table.name) != table.topic and dead[source] and not rows[source]:
                 return (
                     f"none of the {dead[source]:,} records read from topic {table.topic} fits table {table.name}, "
-                    f"the first because: {self._delivery.first_reasons[source]}"
+                    f"the first because: {self._delivered.first_reasons[source]}"
                 )
         return None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from livetables.change import Batch, TableShape
 from livetables.errors import SinkError
@@ -11,16 +12,31 @@ from livetables.pipeline.changelog import DEAD_LETTERS
 from livetables.pipeline.flight_sink import FlightSink, NoAnswerError, SinkClosedError
 
 
+@dataclass
+class Delivered:
+    """What a generation has delivered, over all starts of its query."""
+
+    upserts: Counter[str] = field(default_factory=Counter)  # by table
+    dead_letters: Counter[str] = field(default_factory=Counter)  # by the table they are no rows of
+    first_reasons: dict[str, str] = field(default_factory=dict)  # why the first of those is none
+
+    def add(self, batch: Batch) -> None:
+        for changes in batch.changes:
+            self.upserts[changes.table] += changes.upserts.num_rows
+            if changes.table == DEAD_LETTERS:
+                for letter in changes.upserts.select(["source", "reason"]).to_pylist():
+                    self.dead_letters[letter["source"]] += 1
+                    self.first_reasons.setdefault(letter["source"], letter["reason"])
+
+
 class Delivery:
     """A sink that its query's thread writes to, and the orchestrator's reads from and closes."""
 
-    def __init__(self, sink: FlightSink) -> None:
-        self.upserts: Counter[str] = Counter()  # by table
-        self.dead_letters: Counter[str] = Counter()  # by the table they are no rows of
-        self.first_reasons: dict[str, str] = {}  # why the first of those is none
+    def __init__(self, sink: FlightSink, delivered: Delivered) -> None:
         self.refused: SinkError | None = None  # the server will never take this generation's next batch
         self.unanswered: SinkError | None = None  # the server was away for longer than patience lasts
         self._sink = sink
+        self._delivered = delivered
 
     def begin(self, generation: str, shapes: Sequence[TableShape]) -> None:
         self._sink.begin(generation, shapes)
@@ -37,12 +53,7 @@ class Delivery:
             self.refused = error
             raise
         self.unanswered = None
-        for changes in batch.changes:
-            self.upserts[changes.table] += changes.upserts.num_rows
-            if changes.table == DEAD_LETTERS:
-                for letter in changes.upserts.select(["source", "reason"]).to_pylist():
-                    self.dead_letters[letter["source"]] += 1
-                    self.first_reasons.setdefault(letter["source"], letter["reason"])
+        self._delivered.add(batch)
 
     def publish(self, generation: str) -> None:
         self._sink.publish(generation)

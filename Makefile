@@ -7,16 +7,17 @@ BIN := .venv/bin
 
 .PHONY: help
 help:
-	@echo "make demo    set everything up and show live joined tables"
+	@echo "make demo    set everything up and run it: Kafka, demo records, Spark, and the tables at one URL"
 	@echo "make test    set everything up and run linters, types and all tests"
 	@echo "make check   the quick part of it: linters, types, and tests without Kafka and Spark"
-	@echo "make bench   measure the pipeline and the server (see docs/BENCHMARKS.md)"
+	@echo "make bench   measure the pipeline, the server, the whole way beside the peer, and swaps (see docs/BENCHMARKS.md)"
+	@echo "make chaos   random control messages, mishaps, kills and swaps against real processes (about half an hour)"
 	@echo "make lock    resolve the Python dependencies anew into requirements.lock"
 	@echo "make clean   remove everything that set-up made"
 
 .PHONY: demo
 demo: .venv/ready .jars/ready
-	@$(BIN)/livetables demo
+	@$(BIN)/livetables up --demo
 
 .PHONY: test
 test: lint .jars/ready
@@ -39,6 +40,12 @@ lint: .venv/ready
 bench: .venv/ready .jars/ready
 	$(BIN)/python -m bench
 	$(BIN)/python -m bench.serving
+	$(BIN)/python -m bench.whole
+	$(BIN)/python -m bench.swap
+
+.PHONY: chaos
+chaos: .venv/ready .jars/ready
+	$(BIN)/python -m tests.chaos
 
 .PHONY: lock
 lock: .venv/ready

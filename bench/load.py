@@ -7,8 +7,9 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import OFFSET_END, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -64,6 +65,19 @@ def count_records(bootstrap: str, topic: str) -> int:
     finally:
         consumer.close()
     return sum(end for _, end in ends)
+
+
+def offsets_at(bootstrap: str, topic: str, moment: datetime) -> list[int]:
+    """For each partition, the offset of the first record that is not older."""
+    milliseconds = round(moment.timestamp() * 1000)
+    asked = [TopicPartition(topic, number, milliseconds) for number in range(PARTITIONS)]
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "unused"})
+    try:
+        found = consumer.offsets_for_times(asked, timeout=30)
+        ends = [consumer.get_watermark_offsets(each)[1] for each in asked]
+    finally:
+        consumer.close()
+    return [end if each.offset == OFFSET_END else each.offset for each, end in zip(found, ends, strict=True)]
 
 
 @contextmanager

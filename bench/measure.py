@@ -82,14 +82,22 @@ class Percentiles:
 class Run:
     """One generation from its start, with a checkpoint of its own that is removed with it."""
 
-    def __init__(self, spark: SparkSession, spec: GenerationSpec, bootstrap: str, max_records_per_batch: int) -> None:
-        self.sink = MeasuringSink()
+    def __init__(
+        self,
+        spark: SparkSession,
+        spec: GenerationSpec,
+        bootstrap: str,
+        max_records_per_batch: int,
+        sink: MeasuringSink | None = None,
+        generation: str = "bench",
+    ) -> None:
+        self.sink = sink or MeasuringSink()
         self._checkpoint = tempfile.mkdtemp(prefix="livetables-bench-")
         self._begin = time.monotonic()
         self.query = start_generation(
             spark,
             spec,
-            generation="bench",
+            generation=generation,
             kafka_properties={"bootstrap.servers": bootstrap},
             checkpoint=self._checkpoint,
             sink=self.sink,

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -130,34 +130,45 @@ class Stage:
         )
 
     def differences(self, sink: Tables, joins: Sequence[JoinType]) -> dict[str, tuple[list[Any], list[Any]]]:
+        """As `view_differences`, where each view is called like its join."""
+        return self.view_differences(sink, {join: join for join in joins}, GENERATION)
+
+    def view_differences(
+        self, tables: Tables, views: Mapping[str, JoinType], generation: str | None
+    ) -> dict[str, tuple[list[Any], list[Any]]]:
         """For each table that is not what the oracle says: some rows that are too many, and some that lack."""
+        found, expected = content(tables, list(views), generation), self.expected(views)
+        return {name: _difference(found[name], rows) for name, rows in expected.items() if found[name] != rows}
+
+    def expected(self, views: Mapping[str, JoinType]) -> dict[str, list[tuple[Any, ...]]]:
+        """What the oracle says of each table, and of views by name."""
         oracle = Oracle(self.sent)
         expected = {f"{side}_ui": oracle.table(side) for side in FIELDS}
-        expected |= {join: oracle.join(join) for join in joins}
+        expected |= {view: oracle.join(join) for view, join in views.items()}
         expected["dead_letters"] = in_order(
             (f"{side}_ui", self.topics[side], letter.partition, letter.offset)
             for side, letters in oracle.dead.items()
             for letter in letters
         )
-        found = content(sink, joins)
-        return {name: _difference(found[name], rows) for name, rows in expected.items() if found[name] != rows}
+        return expected
 
 
-def content(sink: Tables, joins: Sequence[JoinType]) -> dict[str, list[tuple[Any, ...]]]:
-    """The tables of the sink in the oracle's form."""
+def content(source: Tables, views: Sequence[str], generation: str | None) -> dict[str, list[tuple[Any, ...]]]:
+    """The tables of a generation, or of the published one, in the oracle's form."""
     tables: dict[str, list[tuple[Any, ...]]] = {}
     for side, fields in FIELDS.items():
-        rows = sink.rows(f"{side}_ui", GENERATION)
+        rows = source.rows(f"{side}_ui", generation)
         tables[f"{side}_ui"] = in_order(
             (*record_position(row["_id"]), *(row[field] for field in fields), row["ts"]) for row in rows
         )
-    for join in joins:
-        tables[join] = in_order(
+    for view in views:
+        tables[view] = in_order(
             (*_position(row["_left_id"]), *_position(row["_right_id"]), *(row[column] for column in JOINED_COLUMNS))
-            for row in sink.rows(join, GENERATION)
+            for row in source.rows(view, generation)
         )
     tables["dead_letters"] = in_order(
-        (row["source"], row["topic"], row["partition"], row["offset"]) for row in sink.rows("dead_letters", GENERATION)
+        (row["source"], row["topic"], row["partition"], row["offset"])
+        for row in source.rows("dead_letters", generation)
     )
     return tables
 

@@ -110,7 +110,7 @@ def create_missing_topics(bootstrap_servers: str, topics: tuple[str, ...], parti
     except KafkaException as error:
         raise BrokerError(
             f"no Kafka broker answers at {bootstrap_servers}: {_reason(error)}",
-            "check --bootstrap-servers, and that the broker runs; `livetables demo` brings one along",
+            "check --bootstrap-servers, and that the broker runs; `livetables up --demo` brings one along",
         ) from error
     missing = [NewTopic(topic, partitions, 1) for topic in dict.fromkeys(topics) if topic not in present]
     if not missing:

@@ -16,10 +16,11 @@ EXIT_ERROR = 2
 EXIT_INTERRUPTED = 130
 
 EXAMPLES = """examples:
-  livetables demo                                            see it work: Kafka, Spark and live joined tables
-  livetables demo-data --bootstrap-servers localhost:9092    fill the topics `user` and `account` of your own broker
-  livetables serve                                           the table server on http://127.0.0.1:8765
-  livetables demo-data --help                                every option of a verb, with examples
+  livetables up --demo                        see it work: Kafka, Spark, the server, and live joined tables
+  livetables up --config my.toml              the same on your own topics
+  livetables status                           what runs here, and how fresh the tables are
+  livetables control --users-topic user_2     re-point a table to another topic while people watch
+  livetables up --help                        every option of a verb, with examples
 """
 
 
@@ -44,9 +45,12 @@ class Verb:
 
 
 VERBS = (
-    Verb("demo", "livetables.cli.demo", "start Kafka and Spark, feed them, and show live joined tables"),
-    Verb("demo-data", "livetables.cli.demo_data", "write users and accounts to Kafka topics, good ones and bad ones"),
+    Verb("up", "livetables.cli.up", "start everything, a broker too if none is configured, and keep it running"),
     Verb("serve", "livetables.cli.serve", "keep the tables, and show them over WebSocket, HTTP and Arrow Flight"),
+    Verb("pipeline", "livetables.cli.pipeline", "read the topics with Spark, join them, and feed the server"),
+    Verb("control", "livetables.cli.control", "switch to other topics or another join, and tell what came of it"),
+    Verb("status", "livetables.cli.status", "tell what is live, how fresh it is, and where everything is"),
+    Verb("demo-data", "livetables.cli.demo_data", "write users and accounts to Kafka topics, good ones and bad ones"),
 )
 
 

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import os
-import sys
-from pathlib import Path
 
 import uvloop
 
-from livetables.config import load_config, server_token
+from livetables.cli.options import add_config_option, chosen_config, log_to_stderr
+from livetables.config import server_token
 from livetables.server.key import generated_token
 from livetables.server.run import Addresses, serve
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--config", type=Path, help="configuration file (TOML); or set LIVETABLES_CONFIG")
+    """The options of `livetables serve`."""
+    add_config_option(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    path = arguments.config or (Path(os.environ["LIVETABLES_CONFIG"]) if "LIVETABLES_CONFIG" in os.environ else None)
-    config = load_config(path, os.environ)
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    """Serves until it is told to stop."""
+    config = chosen_config(arguments)
+    log_to_stderr()
     token = server_token(config, os.environ)
     if token is None:
         token = generated_token()

@@ -18,7 +18,7 @@ from livetables.control.running import Ground
 from livetables.errors import SetupError, TopicError
 from livetables.pipeline.checkpoints import Checkpoints
 from livetables.pipeline.flight_sink import FlightSink, NoAnswerError
-from livetables.pipeline.session import start_session
+from livetables.pipeline.session import JVM_OPTIONS, start_session
 from livetables.pipeline.topics import ControlTopic, KafkaTopics
 
 LOOP_PATIENCE_SECONDS = 3.0  # the loop asks again by itself
@@ -78,7 +78,10 @@ def _resume(orchestrator: Orchestrator, stop: threading.Event, say: Callable[[st
 
 
 def _session(config: PipelineConfig, local_directory: Path | None) -> SparkSession:
-    local = {"spark.local.dir": str(local_directory)} if local_directory else {}
+    local: dict[str, str] = {}
+    if local_directory:
+        local["spark.local.dir"] = str(local_directory)
+        local["spark.driver.extraJavaOptions"] = f"{JVM_OPTIONS} -Djava.io.tmpdir={local_directory}"
     return start_session(
         master=config.master,
         driver_memory_megabytes=config.driver_memory_megabytes,

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from livetables.jars import jar_directory
@@ -100,17 +101,19 @@ def cores_of(master: str) -> int | None:
     return None
 
 
-def start_session(
+def session_settings(
     *,
     master: str = "local[*]",
     driver_memory_megabytes: int = 2048,
     shuffle_partitions: int | None = None,
     extra: Mapping[str, str] | None = None,
-) -> SparkSession:
-    """Start Spark under any `master`. `extra` settings win over everything here."""
+) -> dict[str, str]:
+    """Everything that Spark is told under a `master`. `extra` settings win over everything here."""
     jars = sorted(str(jar) for jar in jar_directory("spark").glob("*.jar"))
     settings = {
         **ANYWHERE,
+        "spark.master": master,
+        "spark.app.name": "livetables",
         "spark.driver.memory": f"{driver_memory_megabytes}m",
         "spark.driver.extraJavaOptions": JVM_OPTIONS,
         "spark.executor.extraJavaOptions": JVM_OPTIONS,
@@ -119,14 +122,38 @@ def start_session(
     }
     if master.startswith("local"):
         settings |= ONE_MACHINE
-        os.environ["SPARK_LOCAL_IP"] = LOOPBACK
     if re.match(r"local(\[|$)", master):
         settings |= LOCAL_ONLY
         settings["spark.driver.extraClassPath"] = os.pathsep.join([str(HADOOP_DEFAULTS), *jars])
     else:
         settings["spark.jars"] = ",".join(jars)
-    builder = SparkSession.builder.master(master).appName("livetables")
-    for name, value in {**settings, **(extra or {})}.items():
+    return {**settings, **(extra or {})}
+
+
+def submitted_settings() -> dict[str, str]:
+    """What spark-submit was told, in a process that it has started: the JVM runs already, and has them."""
+    SparkContext._ensure_initialized()  # connects to that JVM, as the session will
+    return dict(SparkConf().getAll())
+
+
+def start_session(
+    *,
+    master: str = "local[*]",
+    driver_memory_megabytes: int = 2048,
+    shuffle_partitions: int | None = None,
+    extra: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """Start Spark under any `master`. `extra` settings win over everything here."""
+    settings = session_settings(
+        master=master,
+        driver_memory_megabytes=driver_memory_megabytes,
+        shuffle_partitions=shuffle_partitions,
+        extra=extra,
+    )
+    if master.startswith("local"):
+        os.environ["SPARK_LOCAL_IP"] = LOOPBACK
+    builder = SparkSession.builder
+    for name, value in settings.items():
         builder = builder.config(name, value)
     on_interrupt = signal.getsignal(signal.SIGINT)
     spark = builder.getOrCreate()

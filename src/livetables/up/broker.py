@@ -16,14 +16,10 @@ from __future__ import annotations
 import base64
 import json
 import logging
-import os
-import random
 import shutil
 import socket
 import subprocess
-import sys
 import tempfile
-import threading
 import time
 import uuid
 from dataclasses import dataclass
@@ -36,31 +32,15 @@ from confluent_kafka.admin import AdminClient
 
 from livetables.errors import BrokerError
 from livetables.jars import jar_directory, java_executable
+from livetables.up.child import spawn
+from livetables.up.ports import LOOPBACK, free_ports, is_free
 
-HOST = "127.0.0.1"
+HOST = LOOPBACK
 START_SECONDS = 60.0
 STOP_SECONDS = 10.0
 POLL_SECONDS = 0.05
 LOG_LINES_SHOWN = 20
 LOG_BYTES_READ = 64 * 1024
-
-# Below what systems hand out as the near end of outgoing connections (from 32768 on Linux, 49152 elsewhere). A port
-# from that range is not safe to come back to: while the broker is down, a client that keeps trying to reach it can be
-# given that very port for its own end, connects to itself, and from then on holds the broker's port.
-PORTS = range(20_000, 32_000)
-
-# Runs in the new process before it turns into java. Linux then kills it together with its parent; other systems have
-# no such thing and go on without. A program of its own instead of a preexec_fn, which may deadlock in a parent that
-# has threads. The parent may be dead before prctl is called, hence the look at who the parent is now.
-DIE_WITH_PARENT = """
-import ctypes, os, signal, sys
-if sys.platform == "linux":
-    PR_SET_PDEATHSIG = 1
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != int(sys.argv[1]):
-        sys.exit("the parent process is gone")
-os.execv(sys.argv[2], sys.argv[2:])
-"""
 
 LOG4J_PROPERTIES = """\
 rootLogger.level = warn
@@ -116,6 +96,11 @@ class Broker:
         if self._process is None or self._process.poll() is not None:
             return None
         return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """How the broker's process ended by itself, as subprocess tells it; None while it runs or there is none."""
+        return None if self._process is None else self._process.poll()
 
     def start(self) -> None:
         """Returns when clients can use the broker. If that fails, no process and no temporary directory is left."""
@@ -218,41 +203,13 @@ class Broker:
 
 
 def _spawn(command: list[str], log: Path) -> subprocess.Popen[bytes]:
-    """Starts a process that dies with this one, in a process group of its own so that Ctrl-C does not reach it.
-
-    Linux signals a child when the *thread* that forked it ends, not only when the whole process does. The thread that
-    starts the process therefore also waits for it, and so lives as long as it, whoever calls this and ends before.
-    """
-    started: list[subprocess.Popen[bytes] | OSError] = []
-    ready = threading.Event()
-
-    def own_process() -> None:
-        try:
-            with log.open("ab") as output:
-                process = subprocess.Popen(
-                    [sys.executable, "-I", "-S", "-c", DIE_WITH_PARENT, str(os.getpid()), *command],
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    process_group=0,
-                )
-        except OSError as error:
-            started.append(error)
-            return
-        else:
-            started.append(process)
-        finally:
-            ready.set()
-        process.wait()
-
-    threading.Thread(target=own_process, name="livetables-broker", daemon=True).start()
-    ready.wait()
-    if isinstance(started[0], OSError):
+    try:
+        return spawn(command, log)
+    except OSError as error:
         raise BrokerError(
-            f"the broker's process could not be started: {started[0]}",
+            f"the broker's process could not be started: {error}",
             f"check that {log.parent} is writable and that this machine has memory and processes left",
-        ) from started[0]
-    return started[0]
+        ) from error
 
 
 def _remembered_ports(directory: Path) -> Ports:
@@ -263,13 +220,8 @@ def _remembered_ports(directory: Path) -> Ports:
             return Ports(client=int(content["client"]), controller=int(content["controller"]))
         except (ValueError, KeyError, TypeError) as error:
             raise BrokerError(f"{remembered} cannot be read: {error!r}", f"remove {remembered}") from error
-    free = (port for port in random.sample(PORTS, len(PORTS)) if _is_free(port))
-    try:
-        ports = Ports(client=next(free), controller=next(free))
-    except StopIteration:
-        raise BrokerError(
-            f"no free port between {PORTS.start} and {PORTS.stop}", "stop some of what listens there"
-        ) from None
+    client, controller = free_ports(2)
+    ports = Ports(client, controller)
     draft = directory / "ports.json.draft"
     draft.write_text(json.dumps({"client": ports.client, "controller": ports.controller}))
     draft.rename(remembered)  # whole or not there at all
@@ -278,23 +230,12 @@ def _remembered_ports(directory: Path) -> Ports:
 
 def _check_free(ports: Ports, directory: Path) -> None:
     for port in (ports.client, ports.controller):
-        if not _is_free(port):
+        if not is_free(port):
             raise BrokerError(
                 f"port {port}, at which the broker of {directory} lives, is taken by another process",
                 f"stop that process (`ss -ltnp 'sport = :{port}'` shows it; it may be an earlier broker), "
                 f"or remove {directory / 'ports.json'} to move the broker to another address",
             )
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        # As Kafka does: connections of an earlier broker that are still winding down are not in the way.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError:
-            return False
-        return True
 
 
 def _accepts(port: int) -> bool:

@@ -1,0 +1,260 @@
+"""The whole way: from a record's Kafka timestamp to a WebSocket client that holds its row, beside the peer.
+
+A real broker, `livetables serve`, the pipeline and the stream's producer, each a process of its own. For every join and
+every size of state: a backlog, then 1,000 accounts a second on top of it, on the same topics as the peer. The peer's
+clock stops at a listener inside its server, ours at a client that has parsed the frame.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.table import Table as ScreenTable
+
+from bench.__main__ import bar, fill
+from bench.load import count_records, offsets_at, steady_accounts
+from bench.peer import SCRIPT, Peer, prepared
+from bench.phases import phases, show_phases
+from bench.pipeline import VIEW, TimedPipeline
+from bench.viewer import Viewer
+from livetables.errors import LivetablesError
+from livetables.spec import JoinType, record_id
+from livetables.up.broker import Broker
+from tests.support.server import TOKEN, ServerProcess
+
+JOINS: tuple[JoinType, ...] = ("left", "inner", "natural", "asof")
+RATE = 1000
+STEADY_USERS = 1000
+ACCOUNTS_A_USER = 20
+WARM_PART = 5  # the warm-up has a fifth of the largest backlog
+WINDOW_ROWS = 3 * RATE  # every row is seen as long as a frame comes every three seconds
+HELD_SECONDS_MAX = 20.0
+SHORT_CYCLE_MS = 100
+AIMS = {"backlog_rows_per_s": "≥ 0.40", "p50_ms": "≤ 0.60", "p99_ms": "≤ 0.70"}
+AIMED = ("left", 2_000_000)
+console = Console()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.whole", description=__doc__)
+    parser.add_argument("--joins", nargs="+", choices=get_args(JoinType), default=JOINS)
+    parser.add_argument("--sizes", nargs="+", type=int, default=[10_000, 2_000_000], help="accounts in the state")
+    parser.add_argument("--seconds", type=float, default=30.0, help="of the stream that are measured")
+    parser.add_argument("--settle", type=float, default=60.0, help="seconds of the stream before those")
+    parser.add_argument("--window", type=int, default=WINDOW_ROWS, help="newest rows that the client looks at")
+    parser.add_argument("--peer", type=Path, default=SCRIPT, help="the script that measures it (%(default)s)")
+    parser.add_argument("--no-peer", action="store_true")
+    parser.add_argument("--json", type=Path, help="also write the figures here")
+    arguments = parser.parse_args()
+
+    peer = chosen_peer(arguments)
+    runs: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory(prefix="livetables-whole-") as directory, Broker(heap_megabytes=512) as broker:
+        bootstrap = broker.bootstrap_servers
+        fill_backlog(bootstrap, "warm", max(arguments.sizes) // WARM_PART)
+        with TimedPipeline(bootstrap, Path(directory) / "pipeline.log") as pipeline:
+            for join in arguments.joins:
+                for accounts in arguments.sizes:
+                    run = one_run(bootstrap, pipeline, peer, join, accounts, arguments)
+                    show_phases(
+                        console,
+                        f"{join} at {accounts:,} accounts: a row, on average",
+                        run["phases"],
+                        run["ours"]["mean_ms"],
+                    )
+                    runs.append(run)
+    show(runs)
+    if arguments.json:
+        arguments.json.write_text(json.dumps({"cores": os.cpu_count(), "runs": runs}, indent=2) + "\n")
+
+
+def chosen_peer(arguments: argparse.Namespace) -> Peer | None:
+    if arguments.no_peer:
+        return None
+    if not arguments.peer.exists():
+        console.print(f"without the peer: there is no {arguments.peer} (--peer PATH names another)", highlight=False)
+        return None
+    console.print("setting up the peer")
+    return prepared(arguments.peer.resolve())
+
+
+def users_of(accounts: int) -> int:
+    return max(STEADY_USERS, accounts // ACCOUNTS_A_USER)
+
+
+def joined_rows(join: JoinType, users: int, accounts: int) -> int:
+    """The rows of the view; every user has an account, and every account its user."""
+    return users if join == "natural" else accounts
+
+
+def fill_backlog(bootstrap: str, topics: str, accounts: int) -> None:
+    fill(bootstrap, topics, users_of(accounts), accounts)
+
+
+def one_run(
+    bootstrap: str,
+    pipeline: TimedPipeline,
+    peer: Peer | None,
+    join: JoinType,
+    accounts: int,
+    arguments: argparse.Namespace,
+) -> dict[str, Any]:
+    """One join on one size of state: the peer's figures, then ours, on the same topics."""
+    topics = f"{join}-{accounts}"
+    fill_backlog(bootstrap, topics, accounts)
+    run: dict[str, Any] = {"join": join, "accounts": accounts}
+    if peer:
+        # First, so that the rows which each stream adds to the topics are a burden to us and not to it.
+        run["peer"] = peers_figures(peer, bootstrap, topics, join, arguments.seconds, None)
+        if join == AIMED[0]:
+            run["peer_short_cycle"] = peers_figures(peer, bootstrap, topics, join, arguments.seconds, SHORT_CYCLE_MS)
+    with tempfile.TemporaryDirectory(prefix="livetables-whole-") as directory, ServerProcess(Path(directory)) as server:
+        with running(pipeline, server, bootstrap, "warm", join):
+            pass
+        with running(pipeline, server, bootstrap, topics, join) as rate:
+            run["ours"] = {"backlog_rows_per_s": round(rate)}
+            measured, run["phases"] = latency(bootstrap, pipeline, server, topics, arguments)
+            run["ours"] |= measured
+    return run
+
+
+def peers_figures(
+    peer: Peer, bootstrap: str, topics: str, join: JoinType, seconds: float, cycle_ms: int | None
+) -> dict[str, Any] | None:
+    cycle = f"a cycle of {cycle_ms} ms" if cycle_ms else "its default cycle"
+    console.print(f"{topics}: the peer at {cycle}, backlog and {seconds:.0f} s", highlight=False)
+    rows = joined_rows(join, count_records(bootstrap, f"{topics}-user"), count_records(bootstrap, f"{topics}-account"))
+    try:
+        figures = peer.measured(
+            bootstrap, topics, join, rows=rows, rate=RATE, keys=STEADY_USERS, seconds=seconds, cycle_ms=cycle_ms
+        )
+    except LivetablesError as error:  # the rest of a long run is worth having
+        console.print(f"{topics}: {error}", highlight=False, markup=False)
+        return None
+    if join == "natural":
+        figures.pop("backlog_rows_per_s")  # its table has all its rows before it has seen the accounts
+    return figures
+
+
+@contextmanager
+def running(
+    pipeline: TimedPipeline, server: ServerProcess, bootstrap: str, topics: str, join: JoinType
+) -> Iterator[float]:
+    """A published generation with all of its backlog; the accounts a second that it took."""
+    users, accounts = (count_records(bootstrap, f"{topics}-{kind}") for kind in ("user", "account"))
+    with bar(f"{topics}: backlog ({join})", users + accounts) as advance_to:
+        seconds = pipeline.run(topics, join, server.flight, TOKEN, users + accounts, advance_to)
+    rows = json.loads(server.get(f"/api/tables/{VIEW}/rows?limit=1"))["total"]
+    expected = joined_rows(join, users, accounts)
+    assert rows == expected, f"{rows:,} rows of {expected:,} are in {VIEW}"
+    try:
+        yield accounts / seconds
+    finally:
+        pipeline.end()
+
+
+def latency(
+    bootstrap: str, pipeline: TimedPipeline, server: ServerProcess, topics: str, arguments: argparse.Namespace
+) -> tuple[dict[str, Any], dict[str, float]]:
+    """How old each account is when a client first holds its row, for what is sent after the stream has settled."""
+    topic = f"{topics}-account"
+    with (
+        Viewer(server.websocket, TOKEN, VIEW, arguments.window) as viewer,
+        steady_accounts(bootstrap, topic, RATE, STEADY_USERS),
+    ):
+        console.print(f"{topics}: {RATE:,} rows/s for {arguments.settle + arguments.seconds:.0f} s", highlight=False)
+        time.sleep(arguments.settle)
+        with no_collections():
+            before, begin = server_totals(server), datetime.now(UTC)
+            time.sleep(arguments.seconds)
+            after, end = server_totals(server), datetime.now(UTC)
+        sent = sent_accounts(bootstrap, topic, begin, end)
+        missed = viewer.wait_until_held(sent, HELD_SECONDS_MAX)
+        span = (begin.timestamp(), end.timestamp())
+        told = pipeline.batches(*span)
+        held = dict(viewer.held)
+    ages = np.array([age_ms(*held[account]) for account in sent - missed] or [float("nan")])
+    figures = {
+        "p50_ms": round(float(np.percentile(ages, 50))),
+        "p95_ms": round(float(np.percentile(ages, 95))),
+        "p99_ms": round(float(np.percentile(ages, 99))),
+        "mean_ms": round(float(ages.mean()), 1),
+        "samples": len(ages),
+        "missed_of_sent": len(missed) / len(sent),
+        "batches": len(told["batches"]),
+        "frames": sum(span[0] <= frame.held < span[1] for frame in viewer.frames),
+        "longest_gap_ms": round(viewer.longest_gap_ms(*span)),
+    }
+    spent = after - before
+    store_ms, viewport_ms = spent[:, 0] / spent[:, 1] * 1000
+    return figures, phases(told, held, store_ms=float(store_ms), viewport_ms=float(viewport_ms))
+
+
+@contextmanager
+def no_collections() -> Iterator[None]:
+    """Without garbage collection, whose pauses would be measured as the server's."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def server_totals(server: ServerProcess) -> np.ndarray:
+    """The seconds that the server has spent so far and how often: on batches, and on viewports."""
+    names = ("livetables_batch_seconds", "livetables_viewport_seconds")
+    return np.array([[server.metric(f"{name}_{part}") for part in ("sum", "count")] for name in names])
+
+
+def sent_accounts(bootstrap: str, topic: str, begin: datetime, end: datetime) -> set[int]:
+    """The ids of all accounts with a timestamp in this time: Kafka knows what was sent."""
+    spans = zip(offsets_at(bootstrap, topic, begin), offsets_at(bootstrap, topic, end), strict=True)
+    return {
+        record_id(partition, offset) for partition, (first, stop) in enumerate(spans) for offset in range(first, stop)
+    }
+
+
+def age_ms(held: float, sent: str) -> float:
+    return (held - datetime.fromisoformat(sent).timestamp()) * 1000
+
+
+def show(runs: list[dict[str, Any]]) -> None:
+    console.print("from Kafka's timestamp to a client that holds the row; the peer's to a listener inside its server")
+    shown = ScreenTable(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for heading in ("join", "accounts", "", "backlog/s", "p50 ms", "p99 ms", "samples", "missed"):
+        shown.add_column(heading, justify="left" if heading in ("join", "") else "right")
+    sides = {"ours": "livetables", "peer": "peer", "peer_short_cycle": f"{SHORT_CYCLE_MS} ms cycle"}
+    for run in runs:
+        shown.add_section()
+        for side, title in sides.items():
+            if figures := run.get(side):
+                missed = f"{figures['missed_of_sent']:.2%}" if "missed_of_sent" in figures else ""
+                cells = [f"{figures[name]:,}" if name in figures else "" for name in (*AIMS, "samples")]
+                shown.add_row(run["join"], f"{run['accounts']:,}", title, *cells, missed)
+        if run.get("peer"):
+            shown.add_row("", "", "of peer", *(of_peer(run, name) for name in AIMS))
+        if (run["join"], run["accounts"]) == AIMED:
+            shown.add_row("", "", "aim", *AIMS.values())
+    console.print(shown)
+
+
+def of_peer(run: dict[str, Any], name: str) -> str:
+    return f"{run['ours'][name] / run['peer'][name]:.2f}" if run["peer"].get(name) else ""
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""What several verbs have in common: the configuration, the log, and how the server is found."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from pathlib import Path
+
+from livetables.config import Config, load_config, server_token
+from livetables.errors import ConfigError
+from livetables.up.door import Door
+from livetables.up.ports import reachable
+from livetables.up.running import Addresses, Running
+
+SERVER_VARIABLES = {"LIVETABLES_SERVER_HOST", "LIVETABLES_SERVER_PORT"}
+
+
+def add_config_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="configuration file (TOML); or set LIVETABLES_CONFIG"
+    )
+
+
+def config_path(arguments: argparse.Namespace) -> Path | None:
+    """The configuration file that was chosen, if any."""
+    path: Path | None = arguments.config
+    return path or (Path(os.environ["LIVETABLES_CONFIG"]) if "LIVETABLES_CONFIG" in os.environ else None)
+
+
+def chosen_config(arguments: argparse.Namespace) -> Config:
+    return load_config(config_path(arguments), os.environ)
+
+
+def log_to_stderr() -> None:
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+
+
+def add_server_options(parser: argparse.ArgumentParser) -> None:
+    """How to find the server: of what runs in this directory, unless something else is said."""
+    add_config_option(parser)
+    parser.add_argument(
+        "--url", metavar="URL", help="the server's address, like http://127.0.0.1:8765; its key is LIVETABLES_TOKEN"
+    )
+
+
+def server_and_addresses(arguments: argparse.Namespace) -> tuple[Door, Addresses]:
+    """The server that is meant, and where everything is: what was said, or else what `livetables up` runs here."""
+    config = chosen_config(arguments)
+    running = Running.read()
+    addresses = _addresses(arguments, config, running)
+    token = server_token(config, os.environ)
+    if token is None and running and running.addresses.http == addresses.http:
+        token = running.token
+    if token is None:
+        raise ConfigError(
+            f"there is no key for the server at {addresses.http}",
+            "set LIVETABLES_TOKEN to it, or run this in the directory where `livetables up` runs",
+        )
+    return Door(addresses.http, token), addresses
+
+
+def _addresses(arguments: argparse.Namespace, config: Config, running: Running | None) -> Addresses:
+    server, host = config.server, reachable(config.server.host)
+    configured = Addresses(
+        config.kafka.bootstrap_servers, f"http://{host}:{server.port}", f"grpc://{host}:{server.flight_port}"
+    )
+    if arguments.url:
+        url = arguments.url.rstrip("/")
+        known = (each for each in (running and running.addresses, configured) if each and each.http == url)
+        return next(known, Addresses(None, url, None))
+    is_said = bool(config_path(arguments)) or bool(SERVER_VARIABLES & os.environ.keys())
+    if running and not (is_said and server.port):
+        return running.addresses
+    return configured

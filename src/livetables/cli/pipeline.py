@@ -1,0 +1,106 @@
+"""`livetables pipeline`: Spark reads the topics, joins them and hands the changes to the table server."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+
+from livetables.cli.demo_data import stopped_by_signals
+from livetables.cli.main import main
+from livetables.cli.options import add_config_option, chosen_config, log_to_stderr
+from livetables.config import Config, server_token
+from livetables.control.run import run_pipeline
+from livetables.errors import ConfigError
+from livetables.pipeline.session import session_settings, submitted_settings
+from livetables.settings import Secret
+
+SUBMITTED = "PYSPARK_GATEWAY_PORT"  # set by spark-submit, for the Python program that it starts
+
+EXAMPLES = """examples:
+  LIVETABLES_TOKEN=… livetables pipeline --config my.toml
+      on this machine, or under the master that pipeline.master names
+  livetables pipeline --config my.toml --spark-properties > spark.conf
+  spark-submit --properties-file spark.conf PATH/livetables/cli/pipeline.py --config my.toml
+      the same, started by spark-submit; what spark-submit is told wins
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `livetables pipeline`."""
+    parser.epilog = EXAMPLES
+    add_config_option(parser)
+    parser.add_argument(
+        "--spark-properties",
+        action="store_true",
+        help="print Spark's settings as a properties file for spark-submit, and end",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs the pipeline until it is told to stop."""
+    config = chosen_config(arguments)
+    if arguments.spark_properties:
+        print(properties_file(_settings(config)), end="")
+        return 0
+    if config.kafka.bootstrap_servers is None:
+        raise ConfigError(
+            "kafka.bootstrap.servers is missing: the pipeline does not know which Kafka to read",
+            'write bootstrap.servers = "host:port" under [kafka], or set LIVETABLES_KAFKA_BOOTSTRAP_SERVERS; '
+            "`livetables up` starts a broker by itself",
+        )
+    token = server_token(config, os.environ)
+    if token is None:
+        raise ConfigError(
+            "the pipeline has no key for the table server",
+            "set LIVETABLES_TOKEN to the server's key, or server.token_file to the file that has it; "
+            "`livetables up` starts both with the same",
+        )
+    log_to_stderr()
+    # It logs every connection, and of a batch that was interrupted the whole trace; the orchestrator tells the cause.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    if SUBMITTED in os.environ:
+        config = _as_submitted(config)
+    with stopped_by_signals() as stop:
+        run_pipeline(config, token, stop, _say)
+    return 0
+
+
+def properties_file(settings: Mapping[str, str]) -> str:
+    """Settings as Java reads them from a file. Secrets are left out: the pipeline sets them itself when it starts."""
+    shown = {name: value for name, value in settings.items() if not isinstance(value, Secret)}
+    escaped = {name: value.replace("\\", "\\\\").replace("\n", "\\n") for name, value in shown.items()}
+    return "".join(f"{name}={value}\n" for name, value in sorted(escaped.items()))
+
+
+def _settings(config: Config) -> dict[str, str]:
+    pipeline = config.pipeline
+    return {
+        "spark.pyspark.driver.python": sys.executable,  # spark-submit would take the python3 that it finds first
+        **session_settings(
+            master=pipeline.master,
+            driver_memory_megabytes=pipeline.driver_memory_megabytes,
+            shuffle_partitions=pipeline.shuffle_partitions,
+            extra=pipeline.spark,
+        ),
+    }
+
+
+def _as_submitted(config: Config) -> Config:
+    """The configuration under the master that spark-submit chose, with what else it was told differently."""
+    told = submitted_settings()
+    config = replace(config, pipeline=replace(config.pipeline, master=told["spark.master"]))
+    ours = _settings(config)
+    differently = {name: value for name, value in told.items() if ours.get(name) != value}
+    return replace(config, pipeline=replace(config.pipeline, spark={**config.pipeline.spark, **differently}))
+
+
+def _say(sentence: str) -> None:
+    print(sentence, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(["pipeline", *sys.argv[1:]]))

@@ -1,0 +1,155 @@
+"""`livetables up`: everything on this machine, kept running until Ctrl-C."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import re
+import shutil
+import sys
+import threading
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+
+from livetables.cli.demo_data import stopped_by_signals
+from livetables.cli.options import add_config_option, chosen_config, config_path
+from livetables.config import Config, server_token
+from livetables.demo_records import DemoOptions
+from livetables.errors import ConfigError
+from livetables.server.key import generated_token
+from livetables.up.demo import AT_FULL_RATE, LAST
+from livetables.up.running import DIRECTORY, Addresses
+from livetables.up.system import System, run_system
+
+EXAMPLES = f"""examples:
+  livetables up --demo                 a broker, demo records, and their tables, on http://127.0.0.1:8765
+  livetables up --demo --rate 20       slow enough to read
+  livetables up --config my.toml       your own topics
+  livetables status                    in another terminal of the same directory: what runs
+
+Without kafka.bootstrap.servers in the configuration, a broker is started, and the topics of the tables are made.
+Everything is kept in {DIRECTORY}: what is started again goes on where it was. Remove that directory to begin anew.
+
+Demo records end at some point, so that a demo may be left open: after {AT_FULL_RATE:,} there is one a second, and
+after {LAST:,} none. `livetables demo-data` sends more.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `livetables up`."""
+    parser.epilog = EXAMPLES
+    add_config_option(parser)
+    parser.add_argument("--demo", action="store_true", help="send demo records to the broker that is started")
+    parser.add_argument(
+        "--rate", type=float, default=200.0, metavar="N", help="demo records a second; default: %(default)g"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Starts everything, keeps it running until told to stop, and leaves nothing behind."""
+    config = chosen_config(arguments)
+    if arguments.demo:
+        _check_demo(config, arguments.rate)
+    configured = server_token(config, os.environ)
+    token = configured or generated_token()
+    path = config_path(arguments)
+    system = System(
+        config,
+        token,
+        arguments=["--config", str(path)] if path else [],
+        environment={name: value for name, value in os.environ.items() if name != "LIVETABLES_CONFIG"},
+        directory=DIRECTORY,
+        demo_rate=arguments.rate if arguments.demo else None,
+    )
+    steps = Steps(Console())
+
+    def ready(addresses: Addresses) -> None:
+        made = "" if configured else "  (made for this run; set LIVETABLES_TOKEN or server.token_file to choose it)"
+        steps.show("", f"ready: {addresses.http}/", f"key:   {token}{made}", "")
+        if arguments.demo:
+            command = _command()
+            steps.show(
+                "in another terminal, in this directory:",
+                f"  {command} status                         what is live",
+                f"  {command} control --users-topic user_2   re-point a table while people look at it",
+                f"  {command} control --join natural         another join",
+                f"  {command} control --rollback             back again",
+                "",
+            )
+        steps.show("Ctrl-C stops")
+
+    with stopped_by_signals() as stop:
+        try:
+            run_system(system, stop, steps.say, ready)
+        finally:
+            steps.show()
+    steps.show("stopped; nothing is left running")
+    return 0
+
+
+class Steps:
+    """Steps as they happen, a line each; in a terminal, those that differ in their numbers only share a line."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._lock = threading.Lock()
+        self._moving: str | None = None
+        self._line = console.status("", spinner="dots") if console.is_terminal else None
+
+    def say(self, step: str) -> None:
+        """Tell one step. Any thread may."""
+        with self._lock:
+            if self._line is None:
+                self._print(step)
+                return
+            if self._moving is not None and _without_numbers(step) != _without_numbers(self._moving):
+                self._print(self._moving)
+            self._moving = step
+            self._line.update(escape(step))
+            self._line.start()
+
+    def show(self, *lines: str) -> None:
+        """Tell what stays to be read; there are no moving lines from now on."""
+        with self._lock:
+            if self._line is not None:
+                self._line.stop()
+                self._line = None
+            for line in (*([] if self._moving is None else [self._moving]), *lines):
+                self._print(line)
+            self._moving = None
+
+    def _print(self, line: str) -> None:
+        self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _command() -> str:
+    """How this command is called from here."""
+    if shutil.which("livetables"):
+        return "livetables"
+    program = str(Path(sys.executable).with_name("livetables"))
+    return min(os.path.relpath(program), program, key=len)
+
+
+def _without_numbers(text: str) -> str:
+    return re.sub(r"[0-9,.]+", "0", text)
+
+
+def _check_demo(config: Config, rate: float) -> None:
+    if not 0 < rate < math.inf:
+        raise ConfigError(f"--rate is {rate:g}", "give --rate a number greater than 0")
+    if config.kafka.bootstrap_servers is not None:
+        raise ConfigError(
+            "--demo sends demo records to a broker of its own, but kafka.bootstrap.servers is configured",
+            "leave --demo out, or the setting; `livetables demo-data` sends demo records to any broker",
+        )
+    topics = {table.name: table.topic for table in config.spec.tables}
+    demo = DemoOptions()
+    if (topics.get("users"), topics.get("accounts")) != (demo.users_topic, demo.accounts_topic):
+        raise ConfigError(
+            f"--demo fills the topics {demo.users_topic} and {demo.accounts_topic}, "
+            "but the tables users and accounts are configured otherwise",
+            "leave --demo out, or let presets and topics be the shipped ones",
+        )

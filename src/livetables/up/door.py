@@ -1,0 +1,80 @@
+"""The server's HTTP door, as the command line uses it."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http.client import HTTPException
+from typing import Any
+
+from livetables.errors import RequestError, SetupError
+
+ANSWER_SECONDS_MAX = 30.0  # longer than the server waits for the pipeline to take a control message
+
+
+class UnreachableError(SetupError):
+    """No server answers."""
+
+
+@dataclass(frozen=True)
+class Door:
+    """Asks the server at a URL like http://host:port. What it refuses is a RequestError, with its own cure."""
+
+    url: str
+    token: str
+    seconds_max: float = ANSWER_SECONDS_MAX
+
+    def get(self, path: str, question: Mapping[str, str] | None = None) -> Any:
+        return self._answer(urllib.request.Request(self._url(path, question)))  # noqa: S310  made by _url
+
+    def post(self, path: str, body: Mapping[str, object]) -> Any:
+        headers = {"Content-Type": "application/json"}
+        return self._answer(urllib.request.Request(self._url(path), json.dumps(body).encode(), headers))  # noqa: S310
+
+    def rows(self, table: str, *, equal: Mapping[str, object] | None = None, sort: str = "") -> list[dict[str, Any]]:
+        """The first rows of a table whose columns have these values; none while there is no such table."""
+        filters = [{"column": column, "op": "equals", "value": value} for column, value in (equal or {}).items()]
+        question = {"filter": json.dumps(filters) if filters else "", "sort": sort}
+        try:
+            rows: list[dict[str, Any]] = self.get(f"/api/tables/{table}/rows", question)["rows"]
+        except RequestError as error:
+            if error.code == "unknown_table":
+                return []
+            raise
+        return rows
+
+    def _url(self, path: str, question: Mapping[str, str] | None = None) -> str:
+        asked = {name: value for name, value in (question or {}).items() if value}
+        return f"{self.url.rstrip('/')}{path}" + (f"?{urllib.parse.urlencode(asked)}" if asked else "")
+
+    def _answer(self, request: urllib.request.Request) -> Any:
+        # Headers are written as Latin-1, and the server reads them as UTF-8.
+        request.add_header("Authorization", f"Bearer {self.token}".encode().decode("latin-1"))
+        # Without the proxies of the environment: the server is on this machine, or near.
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        try:
+            with opener.open(request, timeout=self.seconds_max) as response:
+                return json.loads(response.read())
+        except urllib.error.HTTPError as error:
+            with error:
+                raise self._refusal(error.code, error.read()) from None
+        except (OSError, HTTPException, ValueError) as error:
+            reason = getattr(error, "reason", error)
+            raise UnreachableError(
+                f"no livetables server answers at {self.url}: {reason}",
+                "start one with `livetables up` (or `livetables serve`), or run this in the directory of the one that "
+                "runs, or give its address with --url",
+            ) from None
+
+    def _refusal(self, status: int, body: bytes) -> RequestError:
+        try:
+            told = json.loads(body)
+            return RequestError(told["code"], told["problem"], told["cure"])
+        except (ValueError, KeyError, TypeError):
+            return RequestError(
+                "internal", f"{self.url} answered with status {status}", "check that --url is a livetables server"
+            )

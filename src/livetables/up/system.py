@@ -1,0 +1,132 @@
+"""The whole system on one machine: a broker if none is given, the table server, the pipeline; started in this order.
+
+Its directory, `.livetables`, holds everything that it keeps:
+
+    up.json        addresses, key and process ids, while it runs
+    up.lock        held by the one that runs
+    broker/        the embedded broker's records
+    logs/          what server and pipeline said
+    spark/         what Spark needs while it runs
+    store.duckdb   the tables, and `checkpoints/` how far they have got, unless the configuration says otherwise
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from livetables.cli.demo_data import create_missing_topics
+from livetables.config import Config
+from livetables.errors import LivetablesError
+from livetables.up.broker import Broker
+from livetables.up.demo import PARTITIONS, DemoData
+from livetables.up.door import Door
+from livetables.up.ports import free_ports, reachable
+from livetables.up.processes import BrokerProcess, VerbProcess
+from livetables.up.running import Addresses, Running, held
+from livetables.up.supervisor import Supervisor
+
+SERVER_STOP_SECONDS = 10.0
+PIPELINE_STOP_SECONDS = 20.0
+LOOK_SECONDS_MAX = 2.0  # at the server: nothing else is looked after meanwhile
+
+
+@dataclass(frozen=True)
+class System:
+    """What to run: `arguments` are those of every verb, `environment` that of every process."""
+
+    config: Config
+    token: str
+    arguments: Sequence[str]
+    environment: Mapping[str, str]
+    directory: Path
+    demo_rate: float | None = None  # records a second; None: no demo records
+
+
+def run_system(
+    system: System, stop: threading.Event, say: Callable[[str], None], ready: Callable[[Addresses], None]
+) -> None:
+    """Run everything until `stop` is set; `ready` is called once, when the tables can be used.
+
+    A LivetablesError tells what kept it from starting. Either way nothing is left running at the end.
+    """
+    with held(system.directory), ExitStack() as at_the_end:
+        server_config = system.config.server
+        host = reachable(server_config.host)
+        port, flight_port = _ports(server_config.port, server_config.flight_port, server_config.host)
+        http, flight = f"http://{host}:{port}", f"grpc://{host}:{flight_port}"
+        kafka = system.config.kafka.bootstrap_servers
+        door = Door(http, system.token, LOOK_SECONDS_MAX)
+
+        def changed(pids: Mapping[str, int]) -> None:
+            Running(Addresses(kafka, http, flight), system.token, pids).write(system.directory)
+
+        supervisor = Supervisor(stop, say, changed)
+        at_the_end.callback(supervisor.stop_all)
+
+        if kafka is None:
+            say("starting Kafka")
+            broker = Broker(system.directory / "broker")
+            supervisor.start(BrokerProcess(broker, system.directory / "broker" / "broker.log"), lambda: True)
+            if stop.is_set():
+                return
+            kafka = broker.bootstrap_servers
+            say(f"Kafka is up at {kafka}")
+            create_missing_topics(kafka, tuple(table.topic for table in system.config.spec.tables), PARTITIONS)
+        if system.demo_rate is not None:
+            at_the_end.enter_context(closing(DemoData(kafka, system.demo_rate)))
+
+        environment = {
+            **system.environment,
+            "LIVETABLES_TOKEN": system.token,
+            "LIVETABLES_KAFKA_BOOTSTRAP_SERVERS": kafka,
+            "LIVETABLES_SERVER_PORT": str(port),
+            "LIVETABLES_SERVER_FLIGHT_PORT": str(flight_port),
+            "LIVETABLES_PIPELINE_SERVER": flight,
+        }
+        logs = system.directory / "logs"
+        is_serving = threading.Event()  # told by itself: another server might answer at its address
+        server = VerbProcess(
+            "server",
+            ["serve", *system.arguments],
+            environment,
+            logs / "server.log",
+            lambda line: is_serving.set() if line.startswith("serving ") else None,
+            stop_seconds=SERVER_STOP_SECONDS,
+        )
+        supervisor.start(server, is_serving.is_set)
+        if stop.is_set():
+            return
+        say(f"the table server is up at {http}")
+        pipeline = VerbProcess(
+            "pipeline",
+            ["pipeline", *system.arguments],
+            environment,
+            logs / "pipeline.log",
+            say,
+            stop_seconds=PIPELINE_STOP_SECONDS,
+        )
+        supervisor.start(pipeline, lambda: _has_tables(door, system.config))
+        if not stop.is_set():
+            ready(Addresses(kafka, http, flight))
+        supervisor.watch()
+
+
+def _ports(port: int, flight_port: int, host: str) -> tuple[int, int]:
+    """The two ports of the server, chosen here where any will do, so that it comes back to them."""
+    chosen = iter(free_ports(2, host))
+    return port or next(chosen), flight_port or next(chosen)
+
+
+def _has_tables(door: Door, config: Config) -> bool:
+    """Whether every table can be read, and the pipeline is there: on a restart, the tables are there before it."""
+    try:
+        door.get("/readyz")
+        is_heard = door.get("/api/status")["state"] not in ("starting", "pipeline_down")
+        there = {table["name"] for table in door.get("/api/tables")["tables"]}
+    except LivetablesError:
+        return False
+    return is_heard and {table.publish for table in config.spec.tables} <= there

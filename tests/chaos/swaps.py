@@ -1,0 +1,161 @@
+"""Many swaps in one process: what each of them leaves behind must go with it."""
+
+from __future__ import annotations
+
+import random
+import re
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from statistics import median
+
+from tests.chaos.kills import check_settled
+from tests.chaos.messages import check_watched, other_pointing, send_pointing
+from tests.support.system import Feeder, System
+from tests.support.watcher import Watcher
+
+WARM_SWAPS = 5  # by then everything has been used once, and caches are what they will be
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a swap took, and what the processes hold after it, with one generation alive and none lingering."""
+
+    swap_seconds: float  # from the message to its outcome
+    gap_seconds: float  # the longest time without a frame of a table meanwhile
+    pipeline_threads: int
+    jvm_threads: int
+    jvm_heap_megabytes: float  # after a full collection
+    jvm_rss_megabytes: float
+    jvm_files: int
+    pipeline_rss_megabytes: float
+    pipeline_files: int
+    server_threads: int
+    server_rss_megabytes: float
+    server_files: int
+    checkpoints_megabytes: float
+    scratch_megabytes: float  # Spark's own, on this machine
+    store_megabytes: float
+    rows: int
+
+    def told(self) -> dict[str, float]:
+        return asdict(self)
+
+
+# How much more than after the first swaps may be there after the last: about what one more generation would take.
+ALLOWANCES: dict[str, float] = {
+    "pipeline_threads": 4,
+    "jvm_threads": 20,
+    "jvm_heap_megabytes": 60,
+    "jvm_rss_megabytes": 250,
+    "jvm_files": 60,
+    "pipeline_rss_megabytes": 40,
+    "pipeline_files": 10,
+    "server_threads": 4,
+    "server_rss_megabytes": 120,
+    "server_files": 10,
+    "checkpoints_megabytes": 20,
+    "scratch_megabytes": 20,
+    "store_megabytes": 20,
+}
+
+
+def run_swaps(system: System, count: int, chance: random.Random, say: Callable[[str], None] = print) -> list[Usage]:
+    """Swap so many times under a steady flow of records, and measure after each swap."""
+    usages: list[Usage] = []
+    say("  ".join(HEADINGS))
+    with Watcher(system.server) as watcher, Feeder(system, chance.randrange(2**32)) as feeder:
+        watcher.wait_for_rows()
+        for _ in range(count):
+            started = time.monotonic()
+            send_pointing(system, other_pointing(system, chance))
+            system.wait_decided()
+            ended = time.monotonic()
+            with feeder.paused:
+                system.wait_for_tables()
+                check_settled(system)
+                usages.append(usage(system, ended - started, watcher.gap_seconds(started, ended)))
+            say(line(usages[-1]))
+        check_watched(watcher, system)
+    for name in ("swap_seconds", "gap_seconds"):
+        values = [each.told()[name] for each in usages]
+        say(f"{name}: {median(values):.2f} at the median, {max(values):.2f} at most")
+    return usages
+
+
+def growth(usages: Sequence[Usage]) -> dict[str, tuple[float, float]]:
+    """What has grown by more than a generation's worth: its greatest value after the first swaps, and its least since.
+
+    The least of the last swaps, since a value goes up and down; a leak lifts the least of them too.
+    """
+    first, last = usages[:WARM_SWAPS], usages[-WARM_SWAPS:]
+    grown = {}
+    for name, allowance in ALLOWANCES.items():
+        before, after = max(each.told()[name] for each in first), min(each.told()[name] for each in last)
+        if after > before + allowance:
+            grown[name] = (before, after)
+    return grown
+
+
+def usage(system: System, swap_seconds: float, gap_seconds: float) -> Usage:
+    pipeline, jvm, server = system.pipeline.pid, system.pipeline.jvm_pid, system.server.pid
+    heap = heap_megabytes(jvm)
+    return Usage(
+        swap_seconds=swap_seconds,
+        gap_seconds=gap_seconds,
+        pipeline_threads=threads(pipeline),
+        jvm_threads=threads(jvm),
+        jvm_heap_megabytes=heap,
+        jvm_rss_megabytes=rss_megabytes(jvm),
+        jvm_files=open_files(jvm),
+        pipeline_rss_megabytes=rss_megabytes(pipeline),
+        pipeline_files=open_files(pipeline),
+        server_threads=threads(server),
+        server_rss_megabytes=rss_megabytes(server),
+        server_files=open_files(server),
+        checkpoints_megabytes=disk_megabytes(system.directory / "checkpoints"),
+        scratch_megabytes=disk_megabytes(system.directory / "scratch"),
+        store_megabytes=sum(disk_megabytes(path) for path in system.directory.glob("store.duckdb*")),
+        rows=sum(row["rows"] or 0 for row in system.generations() if row["state"] == "live"),
+    )
+
+
+HEADINGS = [field.name.replace("_megabytes", "_mb") for field in fields(Usage)]
+
+
+def line(measured: Usage) -> str:
+    values = zip(HEADINGS, measured.told().values(), strict=True)
+    return "  ".join(f"{value:{len(heading)}.1f}" for heading, value in values)
+
+
+def heap_megabytes(jvm: int) -> float:
+    """What is in the heap of a JVM after a full collection."""
+    jcmd(jvm, "GC.run")
+    used = re.findall(r"(?:PSYoungGen|ParOldGen)\s+total \d+K, used (\d+)K", jcmd(jvm, "GC.heap_info"))
+    assert len(used) == 2, "the heap is not that of the parallel collector"
+    return sum(map(int, used)) / 1024
+
+
+def jcmd(jvm: int, command: str) -> str:
+    done = subprocess.run(["jcmd", str(jvm), command], capture_output=True, text=True, timeout=120, check=True)
+    return done.stdout
+
+
+def threads(pid: int) -> int:
+    return int(re.findall(r"Threads:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())[0])
+
+
+def rss_megabytes(pid: int) -> float:
+    return int(re.findall(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())[0]) / 1024
+
+
+def open_files(pid: int) -> int:
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+def disk_megabytes(path: Path) -> float:
+    """What is on disk under a path. A file that goes meanwhile takes nothing."""
+    done = subprocess.run(["du", "-sk", str(path)], capture_output=True, text=True, check=False)
+    return int(done.stdout.split()[0]) / 1024 if done.stdout else 0.0

@@ -1,0 +1,118 @@
+"""`livetables pipeline`: what it needs to be told, and under spark-submit."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+import livetables.cli.pipeline
+from livetables.cli import main as entry
+from livetables.cli.pipeline import properties_file
+from livetables.kafka_properties import parse_properties
+from livetables.settings import Secret
+from livetables.up.broker import Broker
+from tests.support.kafka import Record, create_topic, produce, unique_topic, wait_until
+from tests.support.server import TOKEN, ServerProcess
+from tests.support.up import COMMAND, WAIT_SECONDS, clean_environment
+
+BIN = Path(sys.executable).parent
+
+
+def refused(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, **settings: str) -> str:
+    for name in list(os.environ):
+        if name.startswith("LIVETABLES_"):
+            monkeypatch.delenv(name)
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    assert entry.main(["pipeline"]) == 2
+    return capsys.readouterr().err
+
+
+def test_without_a_broker_the_cure_is_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = refused(capsys, monkeypatch, LIVETABLES_TOKEN=TOKEN)
+    assert "kafka.bootstrap.servers is missing" in told
+    assert "`livetables up` starts a broker by itself" in told
+
+
+def test_without_a_key_the_cure_is_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    told = refused(capsys, monkeypatch, LIVETABLES_KAFKA_BOOTSTRAP_SERVERS="127.0.0.1:1")
+    assert "set LIVETABLES_TOKEN to the server's key" in told
+
+
+def test_settings_are_read_by_java_as_they_are_but_for_secrets() -> None:
+    settings = {"spark.a": r"C:\jars", "spark.b": "two\nlines = x", "spark.c": Secret("hidden")}
+    assert parse_properties(properties_file(settings)) == {"spark.a": r"C:\jars", "spark.b": "two\nlines = x"}
+
+
+def test_spark_properties_have_everything_that_a_jvm_is_started_with(tmp_path: Path) -> None:
+    environment = clean_environment(
+        LIVETABLES_PIPELINE_MASTER="local[3]", LIVETABLES_PIPELINE_DRIVER_MEMORY_MEGABYTES="777"
+    )
+    done = subprocess.run(
+        [*COMMAND, "pipeline", "--spark-properties"], env=environment, cwd=tmp_path, capture_output=True, check=True
+    )
+    settings = parse_properties(done.stdout.decode())
+    assert settings["spark.master"] == "local[3]"
+    assert settings["spark.driver.memory"] == "777m"
+    assert settings["spark.sql.shuffle.partitions"] == "3"
+    assert "spark-sql-kafka" in settings["spark.driver.extraClassPath"]
+    assert "-Xss" in settings["spark.driver.extraJavaOptions"]
+
+
+@pytest.mark.spark
+@pytest.mark.kafka
+def test_under_spark_submit_it_becomes_live_on_the_master_that_spark_submit_chose(
+    broker: Broker, tmp_path: Path
+) -> None:
+    users, accounts = unique_topic("user"), unique_topic("account")
+    for topic in (users, accounts):
+        create_topic(broker.bootstrap_servers, topic)
+    produce(broker.bootstrap_servers, [Record(users, 0, b'{"userId": "u1", "age": 7}', 1_700_000_000_000)])
+    with ServerProcess(tmp_path) as server:
+        environment = clean_environment(
+            PATH=f"{BIN}{os.pathsep}{os.environ['PATH']}",  # spark-submit looks for PySpark with the first python3
+            LIVETABLES_TOKEN=TOKEN,
+            LIVETABLES_KAFKA_BOOTSTRAP_SERVERS=broker.bootstrap_servers,
+            LIVETABLES_PIPELINE_SERVER=server.flight,
+            LIVETABLES_PIPELINE_MASTER="local[4]",
+            LIVETABLES_PIPELINE_DRIVER_MEMORY_MEGABYTES="1024",
+            LIVETABLES_TABLES_USERS_TOPIC=users,
+            LIVETABLES_TABLES_ACCOUNTS_TOPIC=accounts,
+            LIVETABLES_CONTROL_TOPIC=unique_topic("control"),
+        )
+        printed = subprocess.run(
+            [*COMMAND, "pipeline", "--spark-properties"], env=environment, cwd=tmp_path, capture_output=True, check=True
+        )
+        (tmp_path / "spark.conf").write_bytes(printed.stdout)
+        command = [str(BIN / "spark-submit"), "--properties-file", "spark.conf", "--master", "local[2]"]
+        with (tmp_path / "submit.log").open("wb") as log:
+            submitted = subprocess.Popen(
+                [*command, livetables.cli.pipeline.__file__],
+                env=environment,
+                cwd=tmp_path,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        try:
+
+            def is_live() -> bool:
+                said = (tmp_path / "submit.log").read_text()
+                assert submitted.poll() is None, said
+                return "\nlive: " in said
+
+            wait_until(is_live, "it is live", WAIT_SECONDS)
+            assert [row["userId"] for row in server.table("users_ui").to_pylist()] == ["u1"]
+            assert "starting Spark on local[2]" in (tmp_path / "submit.log").read_text()
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(submitted.pid, signal.SIGKILL)
+            submitted.wait()

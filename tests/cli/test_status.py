@@ -1,0 +1,81 @@
+"""`livetables status`: where it finds the server, and what it tells of one that has nothing yet."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from livetables.up.running import Addresses, Running
+from tests.support.server import TOKEN, ServerProcess
+from tests.support.up import COMMAND, clean_environment
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with ServerProcess(tmp_path_factory.mktemp("server")) as running:
+        yield running
+
+
+@pytest.fixture
+def told(server: ServerProcess, tmp_path: Path) -> Running:
+    """What `livetables up` would have told in this directory."""
+    running = Running(Addresses("127.0.0.1:9092", server.http, server.flight), TOKEN, {"server": server.pid})
+    (tmp_path / ".livetables").mkdir()
+    running.write(tmp_path / ".livetables")
+    return running
+
+
+def status(directory: Path, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, "status", *arguments],
+        cwd=directory,
+        env=clean_environment(**settings),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_what_runs_in_the_directory_needs_no_key(told: Running, tmp_path: Path) -> None:
+    done = status(tmp_path, "--json")
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["addresses"] == {
+        "kafka": "127.0.0.1:9092",
+        "http": told.addresses.http,
+        "flight": told.addresses.flight,
+    }
+    assert answer["state"] == "pipeline_down"
+    assert answer["orchestrator"] is None
+
+
+def test_a_server_without_a_pipeline_is_told_in_a_sentence(server: ServerProcess, tmp_path: Path) -> None:
+    done = status(tmp_path, "--url", server.http, LIVETABLES_TOKEN=TOKEN)
+    assert done.returncode == 0, done.stderr
+    assert "pipeline down: the pipeline has not been heard yet" in done.stdout
+
+
+def test_settings_find_a_server_too(server: ServerProcess, tmp_path: Path) -> None:
+    done = status(tmp_path, "--json", LIVETABLES_TOKEN=TOKEN, LIVETABLES_SERVER_PORT=str(server.port))
+    assert json.loads(done.stdout)["addresses"]["http"] == server.http
+
+
+@pytest.mark.usefixtures("told")
+def test_the_key_of_this_directory_goes_to_no_other_server(tmp_path: Path) -> None:
+    done = status(tmp_path, "--url", "http://127.0.0.1:1")
+    assert done.returncode == 2
+    assert "there is no key for the server at http://127.0.0.1:1" in done.stderr
+
+
+def test_a_system_that_was_killed_is_told_as_a_server_that_does_not_answer(tmp_path: Path) -> None:
+    (tmp_path / ".livetables").mkdir()
+    Running(Addresses(None, "http://127.0.0.1:1", None), TOKEN).write(tmp_path / ".livetables")
+    done = status(tmp_path)
+    assert done.returncode == 2
+    assert "no livetables server answers at http://127.0.0.1:1" in done.stderr
+    assert "start one with `livetables up`" in done.stderr

@@ -1,0 +1,194 @@
+"""Topics and joins exchanged under somebody's eyes: a real broker, `livetables serve` and `livetables pipeline`.
+
+All tests share one system and leave it whole; each begins with whatever tables the one before has left. `make chaos`
+does the same for longer, and in all combinations.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from livetables.up.broker import Broker
+from tests.chaos.kills import CELLS, SETTINGS, check_settled, kill_while_switching
+from tests.chaos.messages import (
+    bad_message,
+    check_order,
+    check_watched,
+    message_for,
+    other_pointing,
+    point,
+    random_message,
+    run_messages,
+    send_pointing,
+)
+from tests.chaos.mishaps import LINGERING
+from tests.support.oracle import FIELDS
+from tests.support.system import Feeder, System
+from tests.support.watcher import TABLES, Watcher
+
+pytestmark = [pytest.mark.spark, pytest.mark.kafka]
+
+BOOT_MESSAGES = 1000
+SEED = random.randrange(2**32)
+
+
+@pytest.fixture(scope="module")
+def chance() -> random.Random:
+    return random.Random(SEED)
+
+
+@pytest.fixture(autouse=True)
+def seed() -> None:
+    print(f"seed {SEED}")  # shown when a test fails
+
+
+@pytest.fixture(scope="module")
+def system(chance: random.Random, tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+    """Started when a thousand messages were there already. Its broker is its own, to be killed."""
+    directory = tmp_path_factory.mktemp("system")
+    with Broker() as broker, System(directory, broker, chance, LINGERING) as system:
+        system.new_topic("users")
+        system.new_topic("accounts")
+        messages = []
+        for number in range(BOOT_MESSAGES - 1):
+            messages.append(bad_message(system, chance) if number % 4 == 0 else random_message(system, chance))
+            point(system, messages[-1:])
+        messages.append(message_for(other_pointing(system, chance)))
+        point(system, messages[-1:])
+        system.send_control(*messages)
+        system.start()
+        system.wait_for_tables()
+        yield system
+
+
+def test_a_start_after_a_thousand_messages_builds_once(system: System) -> None:
+    system.wait_decided()
+    check_order(system)
+    outcomes = system.outcomes()
+    assert len(outcomes) == BOOT_MESSAGES
+    assert outcomes.count("applied") == 1
+    assert outcomes[-1] == "applied"
+    assert set(outcomes) == {"applied", "superseded", "rejected"}
+    (generation,) = system.generations()
+    assert (generation["state"], generation["usersTopic"]) == ("live", system.now.users)
+    status = system.status()
+    assert (status["generation"], status["state"]) == (generation["generation"], "live")
+    assert status["lastApplied"]
+
+
+def test_a_rollback_is_rejected_when_nothing_lingers(system: System) -> None:
+    """Follows the start, with only one generation so far."""
+    system.send_control({"rollback": True})
+    system.wait_decided()
+    assert system.outcomes(1) == ["rejected"]
+    assert not system.differences()
+
+
+def test_who_watches_sees_whole_tables_through_random_messages(system: System, chance: random.Random) -> None:
+    with Watcher(system.server) as watcher, Feeder(system, chance.randrange(2**32)) as feeder:
+        watcher.wait_for_rows()
+        run_messages(system, watcher, feeder, 8, chance)
+
+
+def test_a_message_to_no_effect_only_refreshes_the_time(system: System) -> None:
+    before = system.status()
+    system.send_control({"joinType": system.now.join})
+    system.wait_decided()
+    assert system.outcomes(1) == ["unchanged"]
+    after = system.status()
+    assert after["lastApplied"] > before["lastApplied"]
+    assert (after["generation"], after["state"]) == (before["generation"], "live")
+
+
+def test_topics_that_cannot_be_used_leave_the_live_generation_alone(system: System, chance: random.Random) -> None:
+    misfit = system.new_topic("users", count=0)
+    del system.topics[misfit.name]
+    misfit.send([b'{"age": "old"}', b"[]"], chance)
+    before = system.status()["generation"]
+    with Watcher(system.server) as watcher:
+        watcher.wait_for_rows()
+        for topic, reason in (("nowhere", "nowhere"), (misfit.name, "fits")):
+            system.send_control({"usersTopic": topic, "joinType": "inner"})
+            system.wait_decided()
+            row = system.control_rows()[-1]
+            assert (row["outcome"], reason in row["why"]) == ("rejected", True), row["why"]
+            assert row["why"] in system.status()["message"]
+        system.send_records(5)
+        system.wait_for_tables()
+        check_watched(watcher, system)
+    assert system.status()["generation"] == before
+
+
+def test_a_rollback_returns_to_the_generation_before(system: System, chance: random.Random) -> None:
+    before, generation = system.now, system.status()["generation"]
+    with Watcher(system.server) as watcher, Feeder(system, chance.randrange(2**32)) as feeder:
+        watcher.wait_for_rows()
+        send_pointing(system, other_pointing(system, chance))
+        system.wait_decided()
+        built = len(system.generations())
+        system.send_control({"rollback": True})
+        system.now = before
+        system.wait_decided()
+        assert system.outcomes(2) == ["applied", "applied"]
+        with feeder.paused:
+            system.wait_for_tables()
+        assert (system.status()["generation"], len(system.generations())) == (generation, built)
+        system.wait(lambda: {watcher.generation(table) for table in TABLES} == {generation}, "the watcher sees it")
+        check_watched(watcher, system)
+
+
+def test_a_topic_that_is_deleted_and_created_again_is_read_from_its_start(system: System) -> None:
+    topic, before = system.topics[system.now.accounts], system.status()["generation"]
+    topic.delete()
+    topic.create_again()
+    system.send_records(40, [topic.name])
+    system.wait_for_tables()
+    assert system.status()["generation"] != before
+
+
+def test_tables_stay_while_a_topic_is_gone(system: System) -> None:
+    topic = system.topics[system.now.users]
+    with Watcher(system.server) as watcher:
+        watcher.wait_for_rows()
+        topic.delete()
+        system.wait(
+            lambda: system.status()["state"] != "live" and topic.name in system.status()["message"],
+            "the status says that the topic is gone",
+            system.status,
+        )
+        assert not system.differences()
+        topic.create_again()
+        system.send_records(40, [topic.name])
+        system.wait_for_tables()
+        assert watcher.violations == []
+    system.wait(lambda: system.status()["state"] == "live", "all is well again", system.status)
+
+
+def test_a_start_with_another_configuration_builds_anew_beside_what_is_served(system: System, tmp_path: Path) -> None:
+    before = system.status()["generation"]
+    types = {str: "string", int: "int64"}
+    columns = {**{name: types[kind] for name, kind in FIELDS["users"].items()}, "city": "string"}
+    file = tmp_path / "livetables.toml"
+    declared = ", ".join(f'{name} = "{kind}"' for name, kind in columns.items())
+    file.write_text(f"tables.users.columns = {{ {declared} }}")
+    with Watcher(system.server) as watcher:
+        watcher.wait_for_rows()
+        assert system.pipeline.stop() == 0
+        system.send_records(5)
+        system.pipeline.start(LIVETABLES_CONFIG=str(file), **SETTINGS)
+        system.wait(lambda: system.status()["generation"] != before, "another generation is live")
+        system.wait_for_tables()
+        assert "city" in system.server.table("final_ui").column_names
+        check_watched(watcher, system)
+    check_settled(system)
+
+
+def test_kills_while_topics_are_exchanged(system: System, chance: random.Random) -> None:
+    """Follows a start with little time to linger. One kill with the pipeline, and one without."""
+    for targets in ({"pipeline", "all"}, {"server", "broker"}):
+        target, moment = chance.choice([cell for cell in CELLS if cell[0] in targets])
+        kill_while_switching(system, target, moment, chance)

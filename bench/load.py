@@ -15,6 +15,7 @@ from confluent_kafka.cimpl import NewTopic
 
 PARTITIONS = 2
 PROGRESS_EVERY = 10_000
+SENDING = "sending\n"
 
 
 def user(number: int, version: int = 0) -> bytes:
@@ -83,16 +84,20 @@ def offsets_at(bootstrap: str, topic: str, moment: datetime) -> list[int]:
 @contextmanager
 def steady_accounts(bootstrap: str, topic: str, rate: int, users: int) -> Iterator[None]:
     """While the context is open, another process sends accounts at this rate: it must not share this one's GIL."""
-    process = subprocess.Popen([sys.executable, "-m", "bench.load", bootstrap, topic, str(rate), str(users)])
-    try:
-        yield
-    finally:
-        process.terminate()
-        process.wait()
+    command = [sys.executable, "-m", "bench.load", bootstrap, topic, str(rate), str(users)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        try:
+            assert process.stdout.readline() == SENDING, "the stream did not start"
+            yield
+        finally:
+            process.terminate()
 
 
 def _send_steadily(bootstrap: str, topic: str, rate: int, users: int) -> None:
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 2})
+    producer.list_topics(topic, timeout=30)  # so that the first record does not wait for it
+    print(SENDING, end="", flush=True)
     begin, sent = time.monotonic(), 0
     while True:
         producer.produce(topic, account((sent * 7919) % users, sent), partition=sent % PARTITIONS)

@@ -232,6 +232,7 @@ class TimedPipeline:
         with self._log.open("w") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "bench.pipeline", self._bootstrap],
+                env={**os.environ, "TMPDIR": str(self._log.parent)},  # so that nothing stays when it is killed
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -245,6 +246,8 @@ class TimedPipeline:
         assert self._process
         assert self._process.stdin
         assert self._process.stdout
+        if error:
+            self._process.kill()  # its server may be gone, for which it would wait
         with suppress(BrokenPipeError):
             self._process.stdin.close()  # the end of the orders is the order to stop
         try:

@@ -8,7 +8,7 @@ import signal
 import pytest
 from pyspark.sql import SparkSession
 
-from livetables.pipeline.session import OPTIMIZER_RULES, cores_of
+from livetables.pipeline.session import OPTIMIZER_RULES, TASKS_A_CORE, cores_of, with_room
 
 
 @pytest.mark.parametrize(
@@ -25,6 +25,13 @@ from livetables.pipeline.session import OPTIMIZER_RULES, cores_of
 )
 def test_the_cores_of_a_master(master: str, cores: int | None) -> None:
     assert cores_of(master) == cores
+
+
+def test_on_one_machine_there_is_room_for_the_tasks_of_several_generations() -> None:
+    assert with_room("local") == f"local[{TASKS_A_CORE}]"
+    assert with_room("local[3]") == f"local[{3 * TASKS_A_CORE}]"
+    assert with_room("local-cluster[2,1,2048]") == "local-cluster[2,1,2048]"
+    assert with_room("spark://host:7077") == "spark://host:7077"
 
 
 @pytest.mark.spark

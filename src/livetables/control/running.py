@@ -108,7 +108,7 @@ class RunningGeneration:
                 max_records_per_batch=config.pipeline.max_records_per_batch,
             )
         except (CapturedException, Py4JJavaError) as error:
-            self._delivery.close()
+            self._delivery.release()
             self._wait(_first_line(str(error)))
 
     def is_working(self) -> bool:
@@ -127,7 +127,7 @@ class RunningGeneration:
             self.outdated = f"the server does not have what was delivered to it: {self._delivery.refused.problem}"
         elif _lost_records(self._query):
             self.outdated = self.trouble
-        self._delivery.close()
+        self._delivery.release()
         self._query = None
 
     def stop(self) -> None:
@@ -135,6 +135,7 @@ class RunningGeneration:
         if self._query is not None and self._delivery is not None:
             self._delivery.close()  # a batch that waits for the server would hold up the stop
             self._query.stop()
+            self._delivery.release()
             self._query = None
 
     # How it fares

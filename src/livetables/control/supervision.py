@@ -1,4 +1,4 @@
-"""The generations that run, and what keeps them running: queries that die, topics that change under them."""
+"""The generations that run, and what can befall them: queries that die, topics that change, a server that forgets."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from livetables.pipeline import changelog
 from livetables.pipeline.flight_sink import FlightSink, NoAnswerError
 from livetables.pipeline.topics import KafkaTopics, Topic, TopicProblem, was_replaced
 
+COUNT_SECONDS = 5.0  # between two questions to the server what it has
 LOOK_SECONDS = 5.0  # between two looks at the topics of what runs
 BLOCKED_SECONDS = 2.0  # likewise, while they cannot be read
 
@@ -35,11 +36,14 @@ class Supervision:
         self._running = running
         self._topics = topics
         self._sink = sink
-        self._look_due = 0.0
+        self._look_due = self._count_due = 0.0
 
     def watch(self) -> None:
         """Look after every generation, once."""
         now = time.monotonic()
+        if now >= self._count_due:
+            self._count_due = now + COUNT_SECONDS
+            self._count()
         for generation in self._running.all():
             if generation.has_died():
                 generation.bury()
@@ -76,6 +80,20 @@ class Supervision:
         if generation.state == "failed":
             generation.move("query_started")
             tell("recovered", generation=generation.name)
+
+    def _count(self) -> None:
+        """See what the server has of each generation. Only a batch would find out otherwise, and none may come."""
+        stored = {each.name: each for each in self._sink.generations()}
+        for generation in self._running.all():
+            known = stored.get(generation.name)
+            if known:
+                generation.rows = sum(known.rows.values())
+            is_lost = generation.has_query and (
+                known is None or (generation is self._running.live and not known.published)
+            )
+            if is_lost and not generation.outdated:
+                generation.outdated = "the server has lost its tables"
+                generation.stop()
 
     def _look(self) -> None:
         """See whether topics are still those that generations read, and can be read."""

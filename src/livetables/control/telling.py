@@ -15,7 +15,6 @@ from livetables.control.supervision import Running
 from livetables.pipeline.flight_sink import FlightSink
 
 TELL_SECONDS = 1.0
-COUNT_SECONDS = 5.0
 
 
 class Telling:
@@ -35,7 +34,7 @@ class Telling:
         self._sink = sink
         self._say = say
         self._said = ""
-        self._tell_due = self._count_due = 0.0
+        self._tell_due = 0.0
 
     def is_due_now(self) -> None:
         """Something has happened."""
@@ -50,9 +49,6 @@ class Telling:
         if now < self._tell_due:
             return
         self._tell_due = now + TELL_SECONDS
-        if now >= self._count_due:
-            self._count_due = now + COUNT_SECONDS
-            self._count_rows()
         for generation in self._running.all():
             self._tables.set("generations", _row(generation))
         live = self._running.live
@@ -102,11 +98,6 @@ class Telling:
         if problem or hampered:
             return "failed", problem or hampered or ""
         return (live.state, notice or "up to date") if live else ("starting", "looking at the topics")
-
-    def _count_rows(self) -> None:
-        counts = {each.name: sum(each.rows.values()) for each in self._sink.generations()}
-        for generation in self._running.all():
-            generation.rows = counts.get(generation.name, 0)
 
 
 def _row(generation: RunningGeneration) -> status.Row:

@@ -93,7 +93,7 @@ class FlightSink:
                 "the token has characters that a header cannot carry", "set LIVETABLES_TOKEN to plain ASCII"
             )
         try:
-            self._client = flight.FlightClient(location, generic_options=CLIENT_OPTIONS)
+            self._client: flight.FlightClient | None = flight.FlightClient(location, generic_options=CLIENT_OPTIONS)
         except pa.ArrowException as error:
             raise SinkError(
                 f"{location} is no address of a server: {_first_line(error)}", "give one like grpc://host:port"
@@ -110,9 +110,10 @@ class FlightSink:
         return f"FlightSink({self._location!r})"
 
     def close(self) -> None:
-        """End every call that another thread waits for, at once, with an error."""
+        """End every call that another thread waits for, at once, with an error, and the connection with the last."""
         with self._lock:
             self._closed.set()
+            self._client = None  # whoever still has this sink would keep its connection open
             waiting = list(self._waiting)
         for answer in waiting:
             answer.cancel()
@@ -154,7 +155,7 @@ class FlightSink:
         """All rows of a published table, by its stable name; None when there is no such table."""
 
         def read(options: flight.FlightCallOptions) -> pa.Table:
-            return self._client.do_get(flight.Ticket(_json({"table": name})), options).read_all()
+            return self._connection().do_get(flight.Ticket(_json({"table": name})), options).read_all()
 
         try:
             return self._ask_patiently("table", read)
@@ -193,10 +194,16 @@ class FlightSink:
 
     def _action(self, action: str, body: bytes) -> Call[Any]:
         def act(options: flight.FlightCallOptions) -> Any:
-            results = self._client.do_action(flight.Action(action, body), options)
+            results = self._connection().do_action(flight.Action(action, body), options)
             return json.loads(b"".join(result.body.to_pybytes() for result in results))
 
         return act
+
+    def _connection(self) -> flight.FlightClient:
+        client = self._client
+        if client is None:
+            raise SinkClosedError
+        return client
 
     def _ask_patiently(self, name: str, call: Call[Answer]) -> Answer:
         """Ask until there is an answer, or none has come for patience_seconds after it was due."""

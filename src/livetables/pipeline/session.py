@@ -47,6 +47,9 @@ ANYWHERE: Mapping[str, str] = {
     "spark.sql.subexpressionElimination.enabled": "false",
     # The text of every plan is made for a UI that does not show more than this.
     "spark.sql.ui.explainMode": "simple",
+    # Each generation reads with consumers of its own; those of one that has retired would stay for five minutes.
+    "spark.kafka.consumer.cache.timeout": "60s",
+    "spark.kafka.consumer.fetchedData.cache.timeout": "60s",
     # A batch without records would only delay the next one with records.
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     # Adaptive planning is off in streaming anyway, and would re-plan the driver's own small queries.
@@ -90,8 +93,20 @@ OPTIMIZER_RULES = (
 JVM_OPTIONS = "-Xss16m -XX:+UseParallelGC"
 
 
+# A generation that is built has a backlog to read, in tasks that take seconds. With one task a core at a time, the live
+# generation's would have to wait for them; with more, the operating system shares the cores out.
+TASKS_A_CORE = 4
+
+
+def with_room(master: str) -> str:
+    """A `master` on this machine with so many tasks at once that several generations get along; others as they are."""
+    if re.match(r"local(\[|$)", master):
+        return f"local[{TASKS_A_CORE * (cores_of(master) or 1)}]"
+    return master
+
+
 def cores_of(master: str) -> int | None:
-    """How many tasks run at once under a `master`, or None where only the cluster knows."""
+    """How many cores a `master` has, or None where only the cluster knows."""
     if master == "local":
         return 1
     if match := re.fullmatch(r"local\[(\d+|\*)(?:,\s*\d+)?\]", master):
@@ -152,6 +167,7 @@ def start_session(
     )
     if master.startswith("local"):
         os.environ["SPARK_LOCAL_IP"] = LOOPBACK
+    settings["spark.master"] = with_room(settings["spark.master"])
     builder = SparkSession.builder
     for name, value in settings.items():
         builder = builder.config(name, value)

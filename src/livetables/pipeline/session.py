@@ -50,6 +50,7 @@ ANYWHERE: Mapping[str, str] = {
     # Each generation reads with consumers of its own; those of one that has retired would stay for five minutes.
     "spark.kafka.consumer.cache.timeout": "60s",
     "spark.kafka.consumer.fetchedData.cache.timeout": "60s",
+    "spark.kafka.consumer.cache.evictorThreadRunInterval": "15s",  # which looks at a few only each time
     # A batch without records would only delay the next one with records.
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     # Adaptive planning is off in streaming anyway, and would re-plan the driver's own small queries.

@@ -19,12 +19,20 @@ help:
 demo: .venv/ready .jars/ready
 	@$(BIN)/livetables up --demo
 
+# What mostly waits for Kafka and Spark in one run; in another, at the same time, what needs neither, the web client,
+# and whole systems. The second is shown when both have ended.
+SYSTEMS := tests/control tests/up tests/cli
+
 .PHONY: test
-test: lint .jars/ready
-	@echo "two runs side by side: what needs Kafka and Spark, and mostly waits for them; and the rest, shown at the end"
-	@rest=$$(mktemp); $(BIN)/pytest -p no:cacheprovider -m "not spark and not kafka" > $$rest 2>&1 & running=$$!; \
-	$(BIN)/pytest -m "spark or kafka"; heavy=$$?; \
-	wait $$running; light=$$?; cat $$rest; rm $$rest; exit $$((heavy || light))
+test: lint .jars/ready web/core/node_modules/ready
+	@echo "two runs side by side; the second is shown at the end"
+	@second=$$(mktemp); { \
+		$(BIN)/pytest -p no:cacheprovider -m "not spark and not kafka"; quick=$$?; \
+		npm --prefix web/core run --silent check; web=$$?; \
+		$(BIN)/pytest -p no:cacheprovider -m "spark or kafka" $(SYSTEMS); exit $$((quick || web || $$?)); \
+	} > $$second 2>&1 & running=$$!; \
+	$(BIN)/pytest -m "spark or kafka" $(SYSTEMS:%=--ignore=%); first=$$?; \
+	wait $$running; other=$$?; cat $$second; rm $$second; exit $$((first || other))
 
 .PHONY: check
 check: lint
@@ -54,7 +62,7 @@ lock: .venv/ready
 
 .PHONY: clean
 clean:
-	rm -rf .venv .jars .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .jars .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis web/core/node_modules web/core/dist
 
 .venv/ready: requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "livetables needs Python 3.11 or newer: set PYTHON=/path/to/it"; exit 1; }
@@ -62,6 +70,12 @@ clean:
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements.lock
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+web/core/node_modules/ready: web/core/package-lock.json
+	@command -v npm >/dev/null || { echo "the web client's tests need Node 20 with npm: install nodejs"; exit 1; }
+	@echo "setting up the web client's packages in web/core/node_modules"
+	@npm --prefix web/core ci --silent --no-audit --no-fund
 	@touch $@
 
 .jars/ready: jvm/spark/pom.xml jvm/broker/pom.xml

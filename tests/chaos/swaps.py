@@ -16,6 +16,7 @@ from tests.chaos.messages import check_watched, other_pointing, send_pointing
 from tests.support.system import Feeder, System
 from tests.support.watcher import Watcher
 
+CALM_SECONDS = 3.0
 WARM_SWAPS = 5  # by then everything has been used once, and caches are what they will be
 
 
@@ -25,6 +26,7 @@ class Usage:
 
     swap_seconds: float  # from the message to its outcome
     gap_seconds: float  # the longest time without a frame of a table meanwhile
+    calm_gap_seconds: float  # and the longest in a while before it
     pipeline_threads: int
     jvm_threads: int
     jvm_heap_megabytes: float  # after a full collection
@@ -69,17 +71,21 @@ def run_swaps(system: System, count: int, chance: random.Random, say: Callable[[
     with Watcher(system.server) as watcher, Feeder(system, chance.randrange(2**32)) as feeder:
         watcher.wait_for_rows()
         for _ in range(count):
+            calm = time.monotonic()
+            time.sleep(CALM_SECONDS)  # not a wait: this while is what the time of the swap is compared with
             started = time.monotonic()
+            calm_gap_seconds = watcher.gap_seconds(calm, started)
             send_pointing(system, other_pointing(system, chance))
             system.wait_decided()
             ended = time.monotonic()
             with feeder.paused:
                 system.wait_for_tables()
                 check_settled(system)
-                usages.append(usage(system, ended - started, watcher.gap_seconds(started, ended)))
+                gap_seconds = watcher.gap_seconds(started, ended)
+                usages.append(usage(system, ended - started, gap_seconds, calm_gap_seconds))
             say(line(usages[-1]))
         check_watched(watcher, system)
-    for name in ("swap_seconds", "gap_seconds"):
+    for name in ("swap_seconds", "gap_seconds", "calm_gap_seconds"):
         values = [each.told()[name] for each in usages]
         say(f"{name}: {median(values):.2f} at the median, {max(values):.2f} at most")
     return usages
@@ -99,12 +105,13 @@ def growth(usages: Sequence[Usage]) -> dict[str, tuple[float, float]]:
     return grown
 
 
-def usage(system: System, swap_seconds: float, gap_seconds: float) -> Usage:
+def usage(system: System, swap_seconds: float, gap_seconds: float, calm_gap_seconds: float) -> Usage:
     pipeline, jvm, server = system.pipeline.pid, system.pipeline.jvm_pid, system.server.pid
     heap = heap_megabytes(jvm)
     return Usage(
         swap_seconds=swap_seconds,
         gap_seconds=gap_seconds,
+        calm_gap_seconds=calm_gap_seconds,
         pipeline_threads=threads(pipeline),
         jvm_threads=threads(jvm),
         jvm_heap_megabytes=heap,

@@ -19,6 +19,8 @@ from types import TracebackType
 from typing import Any
 
 import pyarrow as pa
+from confluent_kafka import KafkaError, Producer
+from confluent_kafka import Message as KafkaMessage
 from pyarrow import flight
 
 from livetables.spec import JoinType
@@ -31,6 +33,8 @@ from tests.support.server import TOKEN, ServerProcess
 WAIT_SECONDS = 180.0  # a JVM, Spark and a first generation, on a machine that is busy
 POLL_SECONDS = 0.1
 STOP_SECONDS = 60
+FEW_USERS = 12  # so that most have several records, and joins many rows
+MANY_USERS = 2000  # so that joins do not grow faster than their tables while records come all the time
 PAIR = re.compile(r'(\w+)=("(?:[^"\\]|\\.)*"|\S*)')
 
 Message = bytes | Mapping[str, Any] | None
@@ -129,12 +133,20 @@ class LiveTopic:
         return f"{self.name}#{self.incarnation}"
 
     def send(self, values: Iterable[bytes | None], chance: random.Random) -> None:
-        records = [
+        records = self.records(values, chance)
+        for record, offset in zip(records, produce(self.bootstrap, records), strict=True):
+            self.add(record, offset)
+
+    def records(self, values: Iterable[bytes | None], chance: random.Random) -> list[Record]:
+        """Records for any of its partitions, with times in any order."""
+        return [
             Record(self.name, chance.randrange(2), value, 1_700_000_000_000 + chance.randrange(60_000))
             for value in values
         ]
-        for record, offset in zip(records, produce(self.bootstrap, records), strict=True):
-            self.sent.append(Sent(self.side, record.partition, offset, record.timestamp_ms, record.value))
+
+    def add(self, record: Record, offset: int) -> None:
+        """Take note of a record that Kafka has taken."""
+        self.sent.append(Sent(self.side, record.partition, offset, record.timestamp_ms, record.value))
 
     def delete(self) -> None:
         delete_topic(self.bootstrap, self.name)
@@ -145,11 +157,11 @@ class LiveTopic:
         self.incarnation += 1
 
 
-def marked_values(topic: LiveTopic, chance: random.Random, count: int) -> list[bytes]:
-    """Records of few users, the same in every topic, of which a few are broken. Each says which topic it is from."""
+def marked_values(topic: LiveTopic, chance: random.Random, count: int, users: int = FEW_USERS) -> list[bytes]:
+    """Records of some users, the same in every topic, of which a few are broken. Each says which topic it is from."""
     values = []
     for number in range(count):
-        user = chance.randrange(12)
+        user = chance.randrange(users)
         if topic.side == "users":
             content = {"userId": f"u{user}", "name": f"{topic.mark} {chance.random()}", "age": chance.randrange(90)}
         else:
@@ -355,11 +367,13 @@ class System:
 class Feeder:
     """Sends records to all topics of a system, all the time, but while it is paused."""
 
-    def __init__(self, system: System, seed: int, seconds: float = 0.2) -> None:
+    def __init__(self, system: System, seed: int, seconds: float = 0.1) -> None:
+        self.failure: BaseException | None = None
         self._system, self._seconds = system, seconds
         self._chance = random.Random(seed)
+        # One for all the time: to make one takes longer than the pauses that a watcher should see.
+        self._producer = Producer({"bootstrap.servers": system.bootstrap, "enable.idempotence": True, "linger.ms": 0})
         self._closing, self._sending = threading.Event(), threading.Lock()
-        self.failure: BaseException | None = None
         self._thread = threading.Thread(target=self._feed, name="feeder", daemon=True)
         self._thread.start()
 
@@ -376,7 +390,7 @@ class Feeder:
 
     @property
     def paused(self) -> threading.Lock:
-        """While it is held, nothing is sent."""
+        """While it is held, nothing is sent, and everything that was sent is in its topic's `sent`."""
         return self._sending
 
     def _feed(self) -> None:
@@ -384,7 +398,20 @@ class Feeder:
             try:
                 with self._sending:
                     for topic in list(self._system.topics.values()):
-                        topic.send(marked_values(topic, self._chance, 2), self._chance)
+                        self._send(topic)
+                    assert self._producer.flush(WAIT_SECONDS) == 0, "not all records were acknowledged"
             except BaseException as failure:
                 self.failure = failure
                 return
+
+    def _send(self, topic: LiveTopic) -> None:
+        (record,) = topic.records(marked_values(topic, self._chance, 1, MANY_USERS), self._chance)
+
+        def delivered(error: KafkaError | None, message: KafkaMessage) -> None:
+            offset = message.offset()
+            assert offset is not None, f"a record was not taken: {error}"
+            topic.add(record, offset)
+
+        self._producer.produce(
+            record.topic, record.value, None, record.partition, timestamp=record.timestamp_ms, on_delivery=delivered
+        )

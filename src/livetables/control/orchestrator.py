@@ -212,16 +212,10 @@ class Orchestrator:
         if self._running.live and (misfit := build.misfit(self._running.live.wanted)):
             self._build_failed("rejected", misfit)
             return
-        try:
-            self._sink.publish(build.name)
-        except NoAnswerError:
-            raise
-        except SinkError as error:
-            build.outdated = error.problem
-            return
-        self._running.build = None
-        self._builds_failed = 0
-        self._take_over(build, why)
+        if self._published(build):
+            self._running.build = None
+            self._builds_failed = 0
+            self._take_over(build, why)
 
     def _build_failed(self, outcome: Outcome, reason: str) -> None:
         """Remove the pieces of a build, if it has any, and go back to what was applied last."""
@@ -236,16 +230,22 @@ class Orchestrator:
 
     def _roll_back(self, target: RunningGeneration) -> None:
         """Let an old generation be live again, at once."""
+        if self._published(target):
+            self._running.lingering.remove(target)
+            self._take_over(target, "a control message went back to it")
+        else:
+            self._decisions.failed("failed", target.outdated or "")
+
+    def _published(self, generation: RunningGeneration) -> bool:
+        """Let the stable names mean a generation's tables, unless the server does not have them any more."""
         try:
-            self._sink.publish(target.name)
+            self._sink.publish(generation.name)
         except NoAnswerError:
             raise
         except SinkError as error:
-            target.outdated = error.problem
-            self._decisions.failed("failed", error.problem)
-            return
-        self._running.lingering.remove(target)
-        self._take_over(target, "a control message went back to it")
+            generation.outdated = error.problem
+            return False
+        return True
 
     def _take_over(self, generation: RunningGeneration, why: str) -> None:
         """It is published: what was live lingers, and the messages that waited for it are applied."""

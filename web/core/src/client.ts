@@ -1,0 +1,299 @@
+/** Everything a page needs of a livetables server, over one socket. */
+import { LiveTableAdapter } from "./adapter.js";
+import type { AdapterOptions, RowsCallback } from "./adapter.js";
+import { Connection } from "./connection.js";
+import type { ConnectionState } from "./connection-state.js";
+import { LivetablesError } from "./errors.js";
+import type { Problem } from "./errors.js";
+import { TableHandle } from "./handle.js";
+import { health, mayAppear } from "./health.js";
+import type { Health } from "./health.js";
+import { json, request } from "./http.js";
+import type { ControlReceipt, SqlAnswer } from "./http.js";
+import { TableHub } from "./hub.js";
+import type { ServerFrame, Status, ViewOptions } from "./protocol.js";
+import { streamTableWithRebind } from "./stream.js";
+import type { RebindingStream } from "./stream.js";
+import { LiveValue, streamOf } from "./observable.js";
+import type { Stream, Unsubscribable } from "./observable.js";
+import { surroundings } from "./surroundings.js";
+import type { SocketConstructor, Surroundings } from "./surroundings.js";
+import type { Row, Window } from "./window.js";
+
+export interface ClientOptions {
+  /** The server's address, like https://host:8080/; in a browser, where the page is from unless given. */
+  readonly url?: string | undefined;
+  /** The key. It may be given later, by `login`. */
+  readonly token?: string | undefined;
+  /** Needed where there is none, as in Node 20. */
+  readonly WebSocket?: SocketConstructor | undefined;
+  readonly fetch?: typeof globalThis.fetch | undefined;
+  /** Told what the page's own callbacks throw; the console is unless given. */
+  readonly onError?: ((error: unknown) => void) | undefined;
+  /** For tests. */
+  readonly surroundings?: Surroundings | undefined;
+}
+
+/** Call it, or its method of the same name, to end a subscription. */
+export interface Unsubscribe {
+  (): void;
+  readonly unsubscribe: () => void;
+}
+
+export interface SubscribeOptions extends ViewOptions {
+  /** Told why no rows come. */
+  readonly onProblem?: ((problem: Problem) => void) | undefined;
+}
+
+export class LiveTablesClient {
+  /** Who looks at what. */
+  readonly hub: TableHub;
+  readonly #base: URL;
+  readonly #fetch: typeof globalThis.fetch;
+  readonly #surroundings: Surroundings;
+  readonly #connection: Connection;
+  readonly #state: LiveValue<ConnectionState>;
+  readonly #status: LiveValue<Status | null>;
+  readonly #health: LiveValue<Health>;
+  #token: string;
+
+  constructor(options: ClientOptions = {}) {
+    this.#base = baseOf(options.url);
+    this.#token = options.token ?? "";
+    this.#fetch = options.fetch ?? ((...given) => globalThis.fetch(...given));
+    this.#surroundings = options.surroundings ?? surroundings(options.WebSocket);
+    const url = new URL("ws", this.#base);
+    url.protocol = this.#base.protocol === "https:" ? "wss:" : "ws:";
+    this.#connection = new Connection(url.href, this.#token, this.#surroundings, {
+      restore: () => {
+        this.hub.restore();
+      },
+      resync: () => {
+        this.hub.resync();
+      },
+      frame: (frame) => {
+        this.#take(frame);
+      },
+      state: (state) => {
+        this.#changed(state);
+      },
+    });
+    this.hub = new TableHub(this.#connection, options.onError);
+    this.#state = new LiveValue(this.#connection.state, options.onError);
+    this.#status = new LiveValue<Status | null>(null, options.onError);
+    this.#health = new LiveValue(health(this.#connection.state, null), options.onError);
+  }
+
+  // The connection
+
+  /**
+   * Resolves when the server has taken the login; rejects if it does not, or if `close` comes first. A server that is
+   * not there is waited for. What is subscribed to before is served then.
+   */
+  connect(): Promise<void> {
+    this.#connection.connect();
+    return new Promise((resolve, reject) => {
+      this.#until((state) => {
+        if (state.name === "open") resolve();
+        else if (state.name === "refused") reject(new LivetablesError(state.problem));
+        else if (state.name === "closed") reject(new LivetablesError(CLOSED));
+        else return false;
+        return true;
+      });
+    });
+  }
+
+  /** Connect with another key. */
+  login(token: string): Promise<void> {
+    this.#token = token;
+    this.#connection.useKey(token);
+    return this.connect();
+  }
+
+  /** Subscriptions stay, and are served again after the next `connect`. */
+  close(): void {
+    this.#connection.close();
+  }
+
+  get isReady(): boolean {
+    return this.#connection.state.name === "open";
+  }
+
+  /** How current the rows in view are, and why they are not. */
+  get health(): Health {
+    return this.#health.value;
+  }
+
+  get health$(): Stream<Health> {
+    return this.#health.stream;
+  }
+
+  /** What the server last said of its pipeline and topics; null until it has. */
+  get status$(): Stream<Status | null> {
+    return this.#status.stream;
+  }
+
+  /** The tables that were there at login. */
+  get tables(): readonly string[] {
+    const { state } = this.#connection;
+    return state.name === "open" ? state.welcome.tables : [];
+  }
+
+  // Tables
+
+  /**
+   * A table by its name, once its columns are known. A table that is not there is waited for while nothing serves yet,
+   * and is a LivetablesError otherwise.
+   */
+  getTableHandle(name: string): Promise<TableHandle> {
+    return new Promise((resolve, reject) => {
+      const settle = (act: () => void): void => {
+        looking.unsubscribe();
+        watching.unsubscribe();
+        act();
+      };
+      const fail = (problem: Problem): void => {
+        settle(() => {
+          reject(new LivetablesError(problem));
+        });
+      };
+      const looking = this.hub.subscribe(
+        name,
+        { size: 0 },
+        {
+          rows: ({ columns }) => {
+            settle(() => {
+              resolve(new TableHandle(this.hub, name, columns));
+            });
+          },
+          problem: (problem) => {
+            if (problem.code !== "unknown_table" || !mayAppear(this.#status.value)) fail(problem);
+          },
+        },
+      );
+      const watching = this.#until((state) => {
+        if (state.name === "refused") fail(state.problem);
+        return state.name === "refused";
+      });
+    });
+  }
+
+  /** Rows of a table, now and whenever they change: the first 300, or what the options say. */
+  subscribe<T extends object = Row>(
+    name: string,
+    onRows: RowsCallback<T>,
+    options: SubscribeOptions = {},
+  ): Unsubscribe {
+    const { onProblem, ...view } = options;
+    const { unsubscribe } = this.hub.subscribe(name, view, {
+      rows: (window) => {
+        onRows([...window.rows] as unknown as T[], window);
+      },
+      problem: (problem) => onProblem?.(problem),
+    });
+    return Object.assign(
+      () => {
+        unsubscribe();
+      },
+      { unsubscribe },
+    );
+  }
+
+  /** Windows of a table as a stream; it is looked at while somebody takes them. */
+  watch(name: string, view: ViewOptions = {}): Stream<Window> {
+    return streamOf((observer) => {
+      const { unsubscribe } = this.hub.subscribe(name, view, {
+        rows: (window) => {
+          observer.next(window);
+        },
+      });
+      return unsubscribe;
+    });
+  }
+
+  createLiveAdapter(options: AdapterOptions = {}): LiveTableAdapter {
+    return new LiveTableAdapter((name) => this.getTableHandle(name), this.#surroundings.later, options);
+  }
+
+  streamTableWithRebind<T extends object = Row>(name: string, maxRows: number): RebindingStream<T> {
+    return streamTableWithRebind(this.hub, this.#surroundings.later, name, maxRows);
+  }
+
+  // HTTP
+
+  /** Publish a control message, like { usersTopic: "users_2", joinType: "left" } or { rollback: true }. */
+  async sendControl(fields: Readonly<Record<string, string | true>>): Promise<ControlReceipt> {
+    return (await (await this.request("api/control", json(fields))).json()) as ControlReceipt;
+  }
+
+  async sql(text: string): Promise<SqlAnswer> {
+    return (await (await this.request("api/sql", json({ sql: text }))).json()) as SqlAnswer;
+  }
+
+  /** Anything else of the HTTP door, like "api/tables/final_ui/rows?sort=age" with an Accept header for CSV. */
+  request(path: string, init: RequestInit = {}): Promise<Response> {
+    return request(this.#fetch, this.#base, this.#token, path, init);
+  }
+
+  #take(frame: ServerFrame): void {
+    switch (frame.type) {
+      case "hello": // the connection's own affair, as is that the server was heard
+      case "heartbeat":
+        break;
+      case "status":
+        this.#status.set(frame);
+        this.#tellHealth();
+        break;
+      case "schema":
+      case "snapshot":
+      case "patch":
+      case "rebound":
+        this.hub.take(frame);
+        break;
+      case "error":
+        if (frame.sub === undefined) this.hub.refused({ code: frame.code, problem: frame.problem, cure: frame.cure });
+        else this.hub.take({ ...frame, sub: frame.sub });
+        break;
+    }
+  }
+
+  #changed(state: ConnectionState): void {
+    if (state.name !== "open" && this.#status.value) this.#status.set(null); // what it said may be wrong by now
+    this.#state.set(state);
+    this.#tellHealth();
+  }
+
+  #tellHealth(): void {
+    const now = health(this.#connection.state, this.#status.value);
+    if (now.state !== this.health.state || now.why !== this.health.why) this.#health.set(now);
+  }
+
+  /** Ask about the connection's state, soon and whenever it changes, until `isSettled` says so. */
+  #until(isSettled: (state: ConnectionState) => boolean): Unsubscribable {
+    const watching = this.#state.stream.subscribe(() => {
+      queueMicrotask(() => {
+        if (isSettled(this.#connection.state)) watching.unsubscribe();
+      });
+    });
+    return watching;
+  }
+}
+
+const CLOSED: Problem = { code: "closed", problem: "the client was closed", cure: "call connect() again" };
+
+/** The directory that paths are relative to: of the address that was given, or of the page. */
+function baseOf(url: string | undefined): URL {
+  const page = (globalThis as { document?: { baseURI: string } }).document?.baseURI;
+  if (url === undefined && page === undefined) {
+    throw new LivetablesError({
+      code: "unavailable",
+      problem: "there is no address of a server",
+      cure: 'give one: new LiveTablesClient({ url: "http://127.0.0.1:8080" })',
+    });
+  }
+  const given = url === undefined ? undefined : new URL(url, page);
+  if (given) given.pathname = given.pathname.replace(/\/*$/, "/");
+  const base = new URL(".", given ?? page);
+  base.protocol = base.protocol.replace(/^ws/, "http");
+  return base;
+}

@@ -1,0 +1,61 @@
+/** The server's HTTP door, for what is asked once. */
+import { LivetablesError } from "./errors.js";
+import type { Problem } from "./errors.js";
+import type { Value } from "./protocol.js";
+
+/** Where on the control topic a message is. */
+export interface ControlReceipt {
+  readonly topic: string;
+  readonly partition: number;
+  readonly offset: number;
+}
+
+export interface SqlAnswer {
+  /** With types as Arrow names them. */
+  readonly columns: readonly { readonly name: string; readonly type: string }[];
+  readonly rows: readonly (readonly Value[])[];
+  /** Whether there are more rows than these. */
+  readonly truncated: boolean;
+}
+
+/** Asks for a path below the server's address; an answer that is not what was asked for is a LivetablesError. */
+export async function request(
+  fetch: typeof globalThis.fetch,
+  base: URL,
+  token: string,
+  path: string,
+  init: RequestInit = {},
+): Promise<Response> {
+  const headers = new Headers(init.headers);
+  headers.set("Authorization", `Bearer ${token}`);
+  let response: Response;
+  try {
+    response = await fetch(new URL(path.replace(/^\//, ""), base), { ...init, headers });
+  } catch (error) {
+    throw new LivetablesError({
+      code: "unavailable",
+      problem: `the server does not answer: ${error instanceof Error ? error.message : String(error)}`,
+      cure: "check that it runs, and that this page may ask it (server.origins)",
+    });
+  }
+  if (!response.ok) throw new LivetablesError(await problemOf(response));
+  return response;
+}
+
+export function json(body: unknown): RequestInit {
+  return { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
+}
+
+async function problemOf(response: Response): Promise<Problem> {
+  try {
+    const { code, problem, cure } = (await response.json()) as Partial<Problem>;
+    if (code && problem && cure) return { code, problem, cure };
+  } catch {
+    // It is from something on the way to the server.
+  }
+  return {
+    code: "unavailable",
+    problem: `the answer is ${response.status} ${response.statusText}`.trimEnd(),
+    cure: "check that the address is that of a livetables server",
+  };
+}

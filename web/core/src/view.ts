@@ -1,0 +1,34 @@
+/** What somebody looks at, with nothing left out: two views are one viewport if all of it is the same. Pure. */
+import type { Filter, ViewOptions } from "./protocol.js";
+
+export const PAGE_ROWS = 300;
+
+export interface View {
+  /** Null means all. */
+  readonly columns: readonly string[] | null;
+  readonly sort: readonly { readonly column: string; readonly descending: boolean }[];
+  readonly filters: readonly Filter[];
+  readonly quick: string;
+  readonly offset: number;
+  readonly size: number;
+}
+
+export function viewOf(options: ViewOptions): View {
+  return {
+    columns: options.columns ? [...options.columns] : null,
+    sort: (options.sort ?? []).map(({ column, descending }) => ({ column, descending: descending ?? false })),
+    filters: (options.filters ?? []).map((filter) =>
+      filter.op === "is_null"
+        ? { column: filter.column, op: filter.op }
+        : ({ column: filter.column, op: filter.op, value: filter.value } as Filter),
+    ),
+    quick: options.quick ?? "",
+    offset: options.offset ?? 0,
+    size: options.size ?? PAGE_ROWS,
+  };
+}
+
+/** The same text for the same table and view. */
+export function viewKey(table: string, view: View): string {
+  return JSON.stringify([table, view.columns, view.sort, view.filters, view.quick, view.offset, view.size]);
+}

@@ -1,0 +1,253 @@
+import { afterEach, beforeEach, describe, expect, expectTypeOf, it, vi } from "vitest";
+import { LiveTablesClient } from "../src/client.js";
+import type { SocketConstructor } from "../src/surroundings.js";
+import { FakeSurroundings, settled } from "./support/fake.js";
+import { COLUMNS, error, schema, snapshot, status, WELCOME } from "./support/frames.js";
+
+let world: FakeSurroundings;
+let client: LiveTablesClient;
+let fetch: ReturnType<typeof vi.fn<typeof globalThis.fetch>>;
+
+beforeEach(() => {
+  world = new FakeSurroundings();
+  fetch = vi.fn<typeof globalThis.fetch>();
+  client = new LiveTablesClient({ url: "http://host:8080/below", token: "the key", fetch, surroundings: world });
+});
+
+afterEach(() => {
+  vi.unstubAllGlobals();
+});
+
+async function connected(state: Parameters<typeof status>[0] = "live"): Promise<void> {
+  const connecting = client.connect();
+  world.socket.open();
+  world.socket.receive(WELCOME);
+  world.socket.receive(status(state));
+  await connecting;
+}
+
+describe("a handle", () => {
+  it("has the columns of its table, and keeps no viewport open", async () => {
+    await connected();
+    const acquiring = Promise.all([client.getTableHandle("user"), client.getTableHandle("user")]);
+    world.socket.receive(schema());
+    world.socket.receive(snapshot([]));
+    const [user] = await acquiring;
+    expect([user.name, user.columns]).toEqual(["user", COLUMNS]);
+    expect(world.socket.of("subscribe")).toMatchObject([{ table: "user", view: { size: 0 } }]);
+    expect(client.hub.viewports).toBe(0);
+  });
+
+  it("is waited for until there is a connection", async () => {
+    const acquiring = client.getTableHandle("user");
+    await connected();
+    world.socket.receive(schema());
+    world.socket.receive(snapshot([]));
+    expect((await acquiring).columns).toEqual(COLUMNS);
+  });
+
+  it("of a table that is not there is an error that names the cure", async () => {
+    await connected();
+    const acquiring = client.getTableHandle("usr");
+    world.socket.receive(error("unknown_table", 0));
+    await expect(acquiring).rejects.toMatchObject({ code: "unknown_table", cure: "mend it" });
+    expect(client.hub.viewports).toBe(0);
+  });
+
+  it.each(["starting", "pipeline_down"] as const)(
+    "of a table that is not there is waited for while %s",
+    async (state) => {
+      await connected(state);
+      const acquiring = client.getTableHandle("user");
+      world.socket.receive(error("unknown_table", 0));
+      await settled();
+      world.socket.receive(schema());
+      world.socket.receive(snapshot([]));
+      expect((await acquiring).columns).toEqual(COLUMNS);
+    },
+  );
+
+  it("cannot be had with a wrong key", async () => {
+    const acquiring = client.getTableHandle("user");
+    client.connect().catch(() => undefined);
+    world.socket.open();
+    world.socket.receive(error("unauthorized"));
+    await expect(acquiring).rejects.toMatchObject({ code: "unauthorized" });
+    expect(client.hub.viewports).toBe(0);
+  });
+
+  it("that is closed says so once, and is replaced for whoever is bound to it", async () => {
+    await connected();
+    const acquiring = client.getTableHandle("user");
+    world.socket.receive(schema());
+    world.socket.receive(snapshot([]));
+    const user = await acquiring;
+    const seen: unknown[] = [];
+    await client.createLiveAdapter().bind(user, (rows: { name: string }[]) => seen.push(rows[0]?.name));
+    world.socket.receive(schema({ sub: 1 }));
+    world.socket.receive(snapshot([["Ann", 1]], { sub: 1 }));
+    user.close();
+    user.close();
+    expect([user.isClosed, client.hub.viewports]).toEqual([true, 0]);
+    await world.pass(150);
+    world.socket.receive(schema({ sub: 2 }));
+    world.socket.receive(snapshot([], { sub: 2 }));
+    await settled();
+    world.socket.receive(schema({ sub: 3 }));
+    world.socket.receive(snapshot([["Bob", 1]], { sub: 3 }));
+    expect(seen).toEqual(["Ann", "Bob"]);
+    expect(client.hub.viewports).toBe(1);
+  });
+});
+
+describe("a subscription", () => {
+  it("ends by calling what it returned, or its method", async () => {
+    await connected();
+    const first = client.subscribe("user", () => undefined, { offset: 10, size: 5 });
+    const { unsubscribe } = client.subscribe("user", () => undefined, { offset: 10, size: 5 });
+    expect(world.socket.of("subscribe")).toMatchObject([{ table: "user", view: { offset: 10, size: 5 } }]);
+    first();
+    expect(client.hub.viewports).toBe(1);
+    unsubscribe();
+    expect(client.hub.viewports).toBe(0);
+  });
+
+  it("tells why no rows come", async () => {
+    await connected();
+    const problems: string[] = [];
+    client.subscribe("usr", () => undefined, { onProblem: ({ code }) => problems.push(code) });
+    world.socket.receive(error("unknown_table", 0));
+    client.subscribe("user", () => undefined, { size: 10_001, onProblem: ({ code }) => problems.push(code) });
+    world.socket.receive(error("limit"));
+    expect(problems).toEqual(["unknown_table", "limit"]);
+  });
+
+  it("gives each receiver an array that it may change", async () => {
+    await connected();
+    const seen: number[] = [];
+    for (let times = 0; times < 2; times++) {
+      client.subscribe("user", (rows) => {
+        seen.push(rows.length);
+        rows.pop();
+      });
+    }
+    world.socket.receive(schema());
+    world.socket.receive(snapshot([["Ann", 1]]));
+    expect(seen).toEqual([1, 1]);
+  });
+
+  it("can be iterated, and is left with the loop", async () => {
+    await connected();
+    const names: unknown[] = [];
+    const watching = (async () => {
+      for await (const { rows, total } of client.watch("user", { size: 1 })) {
+        names.push([rows[0]?.["name"], total]);
+        break;
+      }
+    })();
+    world.socket.receive(schema());
+    world.socket.receive(snapshot([["Ann", 1]]));
+    await watching;
+    expect(names).toEqual([["Ann", 1]]);
+    expect(client.hub.viewports).toBe(0);
+  });
+});
+
+describe("over HTTP", () => {
+  it("a control message is published, with the key in a header", async () => {
+    const receipt = { topic: "control", partition: 0, offset: 7 };
+    fetch.mockResolvedValue(Response.json(receipt, { status: 202 }));
+    expect(await client.sendControl({ joinType: "inner" })).toEqual(receipt);
+    const [url, init] = fetch.mock.calls[0] ?? [];
+    expect(url).toEqual(new URL("http://host:8080/below/api/control"));
+    expect(init).toMatchObject({ method: "POST", body: '{"joinType":"inner"}' });
+    expect(new Headers(init?.headers).get("authorization")).toBe("Bearer the key");
+  });
+
+  it("a question in SQL is answered", async () => {
+    const answer = { columns: [{ name: "n", type: "int64" }], rows: [[1]], truncated: false };
+    fetch.mockResolvedValue(Response.json(answer));
+    expect(await client.sql("select 1 as n")).toEqual(answer);
+  });
+
+  it("the key of the last login is used", async () => {
+    fetch.mockImplementation(() => Promise.resolve(Response.json({})));
+    client.login("another key").catch(() => undefined);
+    await client.request("/api/tables");
+    const [url, init] = fetch.mock.calls[0] ?? [];
+    expect(url).toEqual(new URL("http://host:8080/below/api/tables"));
+    expect(new Headers(init?.headers).get("authorization")).toBe("Bearer another key");
+  });
+
+  it("a refusal is an error with its cure", async () => {
+    const problem = { code: "unauthorized", problem: "the key is wrong", cure: "log in" };
+    fetch.mockResolvedValue(Response.json(problem, { status: 401 }));
+    await expect(client.sql("select 1")).rejects.toMatchObject(problem);
+  });
+
+  it("an answer from something else says what it is", async () => {
+    fetch.mockResolvedValue(new Response("<html>", { status: 502, statusText: "Bad Gateway" }));
+    await expect(client.sql("select 1")).rejects.toMatchObject({ problem: "the answer is 502 Bad Gateway" });
+  });
+
+  it("no answer is an error too", async () => {
+    fetch.mockRejectedValue(new TypeError("fetch failed"));
+    await expect(client.sql("select 1")).rejects.toMatchObject({ code: "unavailable", problem: /fetch failed/ });
+  });
+});
+
+describe("the address", () => {
+  it.each([
+    ["http://host:8080", "ws://host:8080/ws"],
+    ["https://host/below/", "wss://host/below/ws"],
+    ["wss://host/below?x=1#y", "wss://host/below/ws"],
+  ])("%s is connected to at %s", (url, expected) => {
+    new LiveTablesClient({ url, surroundings: world }).connect().catch(() => undefined);
+    expect(world.socket.url).toBe(expected);
+  });
+
+  it("is that of the page unless given", () => {
+    vi.stubGlobal("document", { baseURI: "https://host/app/index.html" });
+    new LiveTablesClient({ surroundings: world }).connect().catch(() => undefined);
+    expect(world.socket.url).toBe("wss://host/app/ws");
+  });
+
+  it("and a WebSocket must be had from somewhere", () => {
+    expect(() => new LiveTablesClient()).toThrow("no address of a server");
+    vi.stubGlobal("WebSocket", undefined);
+    expect(() => new LiveTablesClient({ url: "http://host" })).toThrow("no WebSocket");
+  });
+});
+
+describe("in a browser", () => {
+  it("its own WebSocket will do", () => {
+    expectTypeOf<typeof globalThis.WebSocket>().toExtend<SocketConstructor>();
+  });
+
+  it("a page that was hidden for long resyncs when it is seen again", async () => {
+    const page = Object.assign(new EventTarget(), { visibilityState: "visible", baseURI: "http://host/" });
+    vi.stubGlobal("document", page);
+    const network = new EventTarget();
+    vi.stubGlobal("addEventListener", network.addEventListener.bind(network));
+    vi.stubGlobal("removeEventListener", network.removeEventListener.bind(network));
+    const { surroundings } = await import("../src/surroundings.js");
+    const sleeps: number[] = [];
+    const stop = surroundings(class { send = vi.fn(); close = vi.fn(); addEventListener = vi.fn(); }).onWake((ms) => sleeps.push(ms)); // prettier-ignore
+    const turn = (state: string): void => {
+      page.visibilityState = state;
+      page.dispatchEvent(new Event("visibilitychange"));
+    };
+    const clock = vi.spyOn(Date, "now").mockReturnValue(0);
+    turn("hidden");
+    clock.mockReturnValue(60_000);
+    turn("visible");
+    turn("visible");
+    network.dispatchEvent(new Event("online"));
+    stop();
+    turn("hidden");
+    turn("visible");
+    network.dispatchEvent(new Event("online"));
+    clock.mockRestore();
+    expect(sleeps).toEqual([60_000, Infinity]);
+  });
+});

@@ -1,0 +1,424 @@
+import { beforeEach, describe, expect, it, vi } from "vitest";
+import type { Problem } from "../src/errors.js";
+import { TableHub } from "../src/hub.js";
+import type { Subscription, ViewListener } from "../src/hub.js";
+import type { ClientFrame, ErrorFrame, SubscriptionFrame, ViewOptions } from "../src/protocol.js";
+import type { Window } from "../src/window.js";
+import { settled } from "./support/fake.js";
+import { COLUMNS, error, patch, rebound, schema, snapshot } from "./support/frames.js";
+
+/** A wire that only writes down what is sent. */
+class FakeWire {
+  frameBytesMax: number | null = 65_536;
+  sent: ClientFrame[] = [];
+
+  send(text: string): void {
+    this.sent.push(JSON.parse(text) as ClientFrame);
+  }
+
+  /** What was sent since it was last asked. */
+  news(): string[] {
+    return this.sent.splice(0).map((frame) => ("sub" in frame ? `${frame.type} ${frame.sub}` : frame.type));
+  }
+}
+
+/** A listener that remembers what it was told. */
+class Looker implements ViewListener {
+  readonly windows: Window[] = [];
+  readonly told: string[] = [];
+
+  get names(): unknown[] | undefined {
+    return this.windows.at(-1)?.rows.map((row) => row["name"]);
+  }
+
+  rows(window: Window): void {
+    this.windows.push(window);
+    this.told.push(`rows of ${window.generation}`);
+  }
+
+  schema(columns: Window["columns"]): void {
+    this.told.push(`schema ${columns.map(({ name }) => name).join()}`);
+  }
+
+  rebound(before: string, generation: string): void {
+    this.told.push(`rebound ${before} ${generation}`);
+  }
+
+  problem({ code }: Problem): void {
+    this.told.push(`problem ${code}`);
+  }
+}
+
+let wire: FakeWire;
+let hub: TableHub;
+let reported: unknown[];
+
+beforeEach(() => {
+  wire = new FakeWire();
+  reported = [];
+  hub = new TableHub(wire, (thrown) => reported.push(thrown));
+});
+
+function look(options: ViewOptions = {}, table = "users_ui"): [Looker, Subscription] {
+  const looker = new Looker();
+  return [looker, hub.subscribe(table, options, looker)];
+}
+
+function take(...frames: (SubscriptionFrame | Record<string, unknown>)[]): void {
+  for (const frame of frames) hub.take(frame as SubscriptionFrame);
+}
+
+describe("one viewport", () => {
+  it("serves all who look at the same, from one snapshot", async () => {
+    const lookers = Array.from({ length: 50 }, () => look({ size: 300 })[0]);
+    take(schema(), snapshot([["Ann", 1]]));
+    expect(wire.news()).toEqual(["subscribe 0"]);
+    expect(hub.viewports).toBe(1);
+    await settled();
+    for (const looker of lookers) expect(looker.told).toEqual(["schema name,age", "rows of g1"]);
+  });
+
+  it("is the same however its options are written", () => {
+    look({ sort: [{ column: "age" }], filters: [{ op: "equals", column: "age", value: 3 }] });
+    look({
+      filters: [{ column: "age", op: "equals", value: 3 }],
+      ...{ columns: null, sort: [{ descending: false, column: "age" }], offset: 0, size: 300, quick: "" },
+    });
+    look({ sort: [{ column: "age", descending: undefined }], filters: [{ column: "age", op: "equals", value: 3 }], offset: undefined }); // prettier-ignore
+    expect(hub.viewports).toBe(1);
+  });
+
+  it.each<ViewOptions>([
+    { offset: 1 },
+    { size: 1 },
+    { quick: "a" },
+    { columns: ["name"] },
+    { sort: [{ column: "age" }] },
+    { sort: [{ column: "age", descending: true }] },
+    { filters: [{ column: "age", op: "is_null" }] },
+    { filters: [{ column: "age", op: "equals", value: 1 }] },
+    { filters: [{ column: "age", op: "equals", value: "1" }] },
+  ])("is another one for %o", (options) => {
+    look();
+    look(options);
+    look({}, "accounts_ui");
+    expect(hub.viewports).toBe(3);
+  });
+
+  it("serves a late looker at once, but not before it knows how to leave", async () => {
+    look();
+    take(schema(), snapshot([["Ann", 1]]));
+    const [late] = look();
+    expect(late.told).toEqual([]);
+    await settled();
+    expect(late.told).toEqual(["schema name,age", "rows of g1"]);
+    expect(wire.news()).toEqual(["subscribe 0"]);
+  });
+
+  it("does not serve a late looker twice, nor one that has left", async () => {
+    look();
+    take(schema(), snapshot([["Ann", 1]]));
+    const [late] = look();
+    const [gone, subscription] = look();
+    subscription.unsubscribe();
+    take(patch({ updated: [[0, 1, 2]] }, { sequence: 2 }));
+    await settled();
+    expect(late.windows.map(({ sequence }) => sequence)).toEqual([2]);
+    expect(gone.told).toEqual([]);
+  });
+
+  it("closes when the last one leaves, and only then", () => {
+    const subscriptions = [look()[1], look()[1], look()[1]];
+    for (const { unsubscribe } of subscriptions) {
+      expect(wire.news()).not.toContain("unsubscribe 0");
+      unsubscribe();
+      unsubscribe();
+    }
+    expect(wire.news()).toEqual(["unsubscribe 0"]);
+    expect(hub.viewports).toBe(0);
+  });
+
+  it("is opened anew for whoever looks after that", () => {
+    look()[1].unsubscribe();
+    const [looker] = look();
+    take(schema({ sub: 0 }), snapshot([["Old", 1]], { sub: 0 }));
+    take(schema({ sub: 1 }), snapshot([["Ann", 1]], { sub: 1 }));
+    expect(wire.news()).toEqual(["subscribe 0", "unsubscribe 0", "subscribe 1"]);
+    expect(looker.names).toEqual(["Ann"]);
+  });
+
+  it("tells the others though one throws", () => {
+    const thrown = new Error("a mistake of the page");
+    hub.subscribe("users_ui", {}, { rows: vi.fn().mockThrow(thrown) });
+    const [looker] = look();
+    take(schema(), snapshot([["Ann", 1]]));
+    expect(looker.names).toEqual(["Ann"]);
+    expect(reported).toEqual([thrown]);
+  });
+
+  it("does not tell one that another one made leave", () => {
+    const left: Subscription[] = [];
+    hub.subscribe("users_ui", {}, { rows: () => left[0]?.unsubscribe() });
+    const [looker, subscription] = look();
+    left.push(subscription);
+    take(schema(), snapshot([["Ann", 1]]));
+    expect(looker.told).toEqual([]);
+  });
+});
+
+describe("rows", () => {
+  it("follow patches", () => {
+    const [looker] = look();
+    take(schema(), snapshot([["Ann", 1]]), patch({ inserted: [[1, 9, ["Bob", 2]]] }, { sequence: 2 }));
+    expect(looker.names).toEqual(["Ann", "Bob"]);
+  });
+
+  it("are asked for again after a gap, once, and what comes before them is passed over", () => {
+    const [looker] = look();
+    take(schema(), snapshot([["Ann", 1]]));
+    wire.news();
+    for (const sequence of [3, 4, 5]) take(patch({ updated: [[0, 0, "Bob"]] }, { sequence }));
+    expect(wire.news()).toEqual(["resync 0"]);
+    expect(looker.names).toEqual(["Ann"]);
+    take(snapshot([["Cid", 1]], { sequence: 5 }), patch({ updated: [[0, 0, "Dee"]] }, { sequence: 6 }));
+    expect(looker.names).toEqual(["Dee"]);
+  });
+
+  it("are asked for when a patch comes before any window", () => {
+    look();
+    take(schema(), patch({}, { sequence: 2 }));
+    expect(wire.news()).toEqual(["subscribe 0", "resync 0"]);
+  });
+
+  it("are asked for again on demand, unless they are under way", () => {
+    const [, subscription] = look();
+    subscription.resync();
+    hub.resync();
+    expect(wire.news()).toEqual(["subscribe 0"]);
+    take(schema(), snapshot([["Ann", 1]]));
+    subscription.resync();
+    hub.resync();
+    expect(wire.news()).toEqual(["resync 0"]);
+    take(snapshot([["Ann", 1]]));
+    hub.resync();
+    expect(wire.news()).toEqual(["resync 0"]);
+    subscription.unsubscribe();
+    subscription.resync();
+    subscription.look({ size: 1 });
+    expect(wire.news()).toEqual(["unsubscribe 0"]);
+  });
+
+  it("of another generation are announced, with other columns", () => {
+    const [looker] = look();
+    take(schema(), snapshot([["Ann", 1]]));
+    const about = { generation: "g2", sequence: 2 };
+    take(rebound("g1", about), schema(about, COLUMNS.slice(0, 1)), snapshot([["Bob"]], about));
+    expect(looker.told).toEqual(["schema name,age", "rows of g1", "rebound g1 g2", "schema name", "rows of g2"]);
+    expect(looker.windows[1]?.rows).toEqual([{ _row: 0, name: "Bob" }]);
+  });
+
+  it("do not follow a patch of a generation that is gone", () => {
+    const [looker] = look();
+    take(schema(), snapshot([["Ann", 1]]), rebound("g1", { generation: "g2", sequence: 2 }));
+    take(snapshot([["Bob", 1]], { generation: "g2", sequence: 2 }));
+    take(patch({ updated: [[0, 0, "Old"]] }, { generation: "g1", sequence: 3 }));
+    expect(looker.names).toEqual(["Bob"]);
+    expect(wire.news()).toEqual(["subscribe 0", "resync 0"]);
+  });
+});
+
+describe("looking elsewhere", () => {
+  it("moves the viewport of one, and keeps what is not named", () => {
+    const [looker, subscription] = look({ quick: "a", size: 10 });
+    take(schema(), snapshot([["Ann", 1]]));
+    wire.news();
+    subscription.look({ offset: 10, quick: undefined });
+    const view = { columns: null, sort: [], filters: [], quick: "a", offset: 10, size: 10 };
+    expect(wire.sent).toEqual([{ type: "set", sub: 0, revision: 1, ...view }]);
+    take(patch({ updated: [[0, 0, "Old"]] }, { sequence: 2 }), snapshot([["Old", 1]], { sequence: 3 }));
+    expect(looker.names).toEqual(["Ann"]);
+    take(snapshot([["Bob", 1]], { revision: 1, sequence: 1 }));
+    expect(looker.names).toEqual(["Bob"]);
+    expect(hub.viewports).toBe(1);
+  });
+
+  it("knows the columns that were told before the server heard of it", () => {
+    const [looker, subscription] = look();
+    subscription.look({ offset: 10 });
+    take(schema({ revision: 0 }), snapshot([["Old", 1]], { revision: 0 }), snapshot([["Ann", 1]], { revision: 1 }));
+    expect(looker.told).toEqual(["schema name,age", "rows of g1"]);
+    expect(looker.names).toEqual(["Ann"]);
+  });
+
+  it("at the same again sends nothing", () => {
+    const [, subscription] = look({ size: 10 });
+    subscription.look({ size: 10 });
+    expect(wire.news()).toEqual(["subscribe 0"]);
+  });
+
+  it("leaves those who looked at the same where they are", async () => {
+    const [stays] = look();
+    const [moves, subscription] = look();
+    take(schema(), snapshot([["Ann", 1]]));
+    await settled();
+    subscription.look({ offset: 10 });
+    take(schema({ sub: 1 }), snapshot([["Bob", 1]], { sub: 1 }));
+    expect([stays.names, moves.names]).toEqual([["Ann"], ["Bob"]]);
+    expect(wire.news()).toEqual(["subscribe 0", "subscribe 1"]);
+  });
+
+  it("joins those who look there already", async () => {
+    look({ offset: 10 });
+    const [looker, subscription] = look();
+    take(schema(), snapshot([["Ann", 1]]));
+    subscription.look({ offset: 10 });
+    await settled();
+    expect(looker.names).toEqual(["Ann"]);
+    expect(wire.news()).toEqual(["subscribe 0", "subscribe 1", "unsubscribe 1"]);
+    expect(hub.viewports).toBe(1);
+  });
+
+  it("gives a late looker no rows of where the viewport was", async () => {
+    const [, subscription] = look();
+    take(schema(), snapshot([["Ann", 1]]));
+    subscription.look({ offset: 10 });
+    const [late] = look({ offset: 10 });
+    await settled();
+    expect(late.told).toEqual([]);
+    take(snapshot([["Bob", 1]], { revision: 1 }));
+    expect(late.told).toEqual(["schema name,age", "rows of g1"]);
+  });
+
+  it("while being told of another generation ends with the new place", () => {
+    const told: unknown[] = [];
+    const subscription = hub.subscribe("users_ui", {}, {
+      rebound: () => { subscription.look({ offset: 10 }); },
+      rows: ({ rows }) => told.push(rows[0]?.["name"]),
+    }); // prettier-ignore
+    take(schema(), snapshot([["Ann", 1]]), snapshot([["Old", 1]], { generation: "g2" }));
+    take(snapshot([["Bob", 1]], { generation: "g2", revision: 1 }));
+    expect(told).toEqual(["Ann", "Bob"]);
+  });
+});
+
+describe("a new connection", () => {
+  it("gets every view as it was, and what is in view stays until then", async () => {
+    const view = {
+      columns: ["name"],
+      sort: [{ column: "age", descending: true }],
+      filters: [{ column: "age", op: ">", value: 3 }],
+      quick: "a",
+      offset: 5,
+      size: 7,
+    } as const;
+    const [looker, subscription] = look({ size: 7 });
+    subscription.look(view);
+    take(schema(), snapshot([["Ann", 1]], { revision: 1 }));
+    wire.news();
+    wire.frameBytesMax = null;
+    const [late] = look(view);
+    await settled();
+    expect([looker.names, late.names]).toEqual([["Ann"], ["Ann"]]);
+    expect(wire.news()).toEqual([]);
+
+    wire.frameBytesMax = 65_536;
+    hub.restore();
+    expect(wire.sent).toEqual([{ type: "subscribe", sub: 0, table: "users_ui", view, revision: 1, format: "json" }]);
+    take(schema({ revision: 1 }), snapshot([["Bob", 1]], { revision: 1, generation: "g2" }));
+    expect(looker.told).toEqual(["schema name,age", "rows of g1", "rebound g1 g2", "rows of g2"]);
+  });
+
+  it("gets what the page looked at meanwhile, and not what it left", () => {
+    wire.frameBytesMax = null;
+    const [, left] = look({ size: 1 });
+    const [, moves] = look({ size: 2 });
+    left.unsubscribe();
+    moves.look({ size: 3 });
+    expect(wire.news()).toEqual([]);
+    wire.frameBytesMax = 65_536;
+    hub.restore();
+    expect(wire.sent).toMatchObject([{ type: "subscribe", view: { size: 3 } }]);
+  });
+});
+
+describe("problems", () => {
+  it("that the server mends by itself are told, and gone with the next rows", async () => {
+    const [looker] = look({}, "later_ui");
+    take(error("unknown_table", 0));
+    const [late] = look({}, "later_ui");
+    await settled();
+    expect([looker.told, late.told]).toEqual([["problem unknown_table"], ["problem unknown_table"]]);
+    take(schema(), snapshot([["Ann", 1]]));
+    const [later] = look({}, "later_ui");
+    await settled();
+    expect(later.told).toEqual(["schema name,age", "rows of g1"]);
+    expect(wire.news()).toEqual(["subscribe 0"]);
+  });
+
+  it("keep what is in view", async () => {
+    look();
+    take(schema(), snapshot([["Ann", 1]]), error("internal", 0));
+    const [late] = look();
+    await settled();
+    expect(late.told).toEqual(["schema name,age", "rows of g1", "problem internal"]);
+  });
+
+  it("of too many viewports are tried again when another one closes", () => {
+    const [, first] = look({ size: 1 });
+    const [looker] = look({ size: 2 });
+    take(error("limit", 1));
+    wire.news();
+    first.unsubscribe();
+    expect(wire.news()).toEqual(["unsubscribe 0", "subscribe 1"]);
+    take(schema({ sub: 1 }), snapshot([["Ann", 1]], { sub: 1 }));
+    expect(looker.told).toEqual(["problem limit", "schema name,age", "rows of g1"]);
+  });
+
+  it("of too many viewports are tried again when the page looks elsewhere, and leave nothing to close", () => {
+    const [, subscription] = look();
+    take(error("limit", 0));
+    subscription.look({ size: 2 });
+    take(error("limit", 0));
+    subscription.unsubscribe();
+    expect(wire.news()).toEqual(["subscribe 0", "subscribe 0"]);
+  });
+
+  it("of a server that lost a subscription open it under another number", () => {
+    const [looker, subscription] = look();
+    subscription.look({ size: 2 });
+    take(error("unknown_subscription", 0));
+    expect(wire.news()).toEqual(["subscribe 0", "set 0", "subscribe 1"]);
+    take(schema({ sub: 1 }), snapshot([["Ann", 1]], { sub: 1, revision: 1 }));
+    expect(looker.told).toEqual(["schema name,age", "rows of g1"]);
+  });
+
+  it("that the server does not say whose they are, are told to those who wait", async () => {
+    const [served] = look({ size: 1 });
+    take(schema(), snapshot([["Ann", 1]]));
+    const [waiting] = look({ size: 10_001 });
+    hub.refused(error("limit") as unknown as ErrorFrame);
+    await settled();
+    expect([served.told, waiting.told]).toEqual([["schema name,age", "rows of g1"], ["problem limit"]]);
+  });
+
+  it("of a frame that is too long are told here: it would cost the connection", async () => {
+    wire.frameBytesMax = 300;
+    const filters = [
+      { column: "name", op: "in", value: Array.from({ length: 50 }, (_, index) => `é ${index}`) },
+    ] as const;
+    const [looker, subscription] = look({ filters });
+    await settled();
+    expect(looker.told).toEqual(["problem limit"]);
+    expect(wire.news()).toEqual([]);
+    subscription.look({ filters: [] });
+    take(error("unknown_subscription", 0));
+    expect(wire.news()).toEqual(["set 0", "subscribe 1"]);
+  });
+
+  it("with a subscription that nobody has concern nobody", () => {
+    const [looker] = look();
+    take(error("unknown_subscription", 17));
+    expect(looker.told).toEqual([]);
+    expect(wire.news()).toEqual(["subscribe 0"]);
+  });
+});

@@ -29,9 +29,9 @@ test: lint .jars/ready web/core/node_modules/ready
 	@second=$$(mktemp); { \
 		$(BIN)/pytest -p no:cacheprovider -m "not spark and not kafka"; quick=$$?; \
 		npm --prefix web/core run --silent check; web=$$?; \
-		$(BIN)/pytest -p no:cacheprovider -m "spark or kafka" $(SYSTEMS); exit $$((quick || web || $$?)); \
+		$(BIN)/pytest -p no:cacheprovider -m "(spark or kafka) and not chaos" $(SYSTEMS); exit $$((quick || web || $$?)); \
 	} > $$second 2>&1 & running=$$!; \
-	$(BIN)/pytest -m "spark or kafka" $(SYSTEMS:%=--ignore=%); first=$$?; \
+	$(BIN)/pytest -m "(spark or kafka) and not chaos" $(SYSTEMS:%=--ignore=%); first=$$?; \
 	wait $$running; other=$$?; cat $$second; rm $$second; exit $$((first || other))
 
 .PHONY: check
@@ -53,6 +53,7 @@ bench: .venv/ready .jars/ready
 
 .PHONY: chaos
 chaos: .venv/ready .jars/ready
+	$(BIN)/pytest -m chaos
 	$(BIN)/python -m tests.chaos
 
 .PHONY: lock

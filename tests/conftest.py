@@ -12,6 +12,7 @@ from livetables.up.broker import Broker
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "chaos: takes long, and is run by `make chaos`")
     config.addinivalue_line("markers", "kafka: needs a Kafka broker, which the tests start themselves")
     config.addinivalue_line("markers", "spark: needs a Spark session, which the tests start themselves")
 

@@ -204,7 +204,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(STEPS)
 def test_a_restart_at_any_time_finds_what_was_wanted(steps: list[Step]) -> None:
     desk = Desk()

@@ -21,7 +21,8 @@ from tests.support.pipeline import GENERATION, CheckingSink, Stage, random_recor
 
 ALL_JOINS: list[JoinType] = ["inner", "left", "natural", "asof"]
 RECORD_TABLES = ("users_ui", "accounts_ui", "dead_letters")  # each record is in exactly one of them
-DRIVER_SECONDS = 120.0  # a JVM, Spark and the first batch, on a machine that is busy
+CLUSTER = "local-cluster[2,1,2048]"  # two real executor processes
+DRIVER_SECONDS = 300.0  # a JVM, Spark and the first batch, on a machine that is busy
 
 
 def wait_for_driver(what: str, condition: Callable[[], bool], directory: Path) -> None:
@@ -68,6 +69,19 @@ def test_killed_drivers_resume_without_loss_or_doubles(broker: Broker, tmp_path:
             wait_for_end(process, tmp_path)
             assert process.returncode == -9
 
+    stage.send(random_records(chance, 100))
+    check_convergence(stage, tmp_path, "local[2]")
+
+
+@pytest.mark.chaos
+@pytest.mark.spark
+@pytest.mark.kafka
+def test_a_driver_killed_at_any_time_resumes(broker: Broker, tmp_path: Path) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    stage = Stage.open(broker.bootstrap_servers)
+    stage.send(random_records(chance, 100))
     with driver(stage, ALL_JOINS, tmp_path, master="local[2]") as process:
         committed = len(batch_files(tmp_path))
         wait_for_driver("a new batch is committed", lambda: len(batch_files(tmp_path)) > committed, tmp_path)
@@ -75,21 +89,28 @@ def test_killed_drivers_resume_without_loss_or_doubles(broker: Broker, tmp_path:
         time.sleep(chance.random() * 0.5)  # not a wait: the point in time at which it is killed is what is random
         kill(process)
 
-    stage.send(random_records(chance, 100))
     check_convergence(stage, tmp_path, "local[2]")
 
 
 @pytest.mark.spark
 @pytest.mark.kafka
+def test_a_cluster_gives_the_same_tables(broker: Broker, tmp_path: Path) -> None:
+    stage = Stage.open(broker.bootstrap_servers)
+    stage.send(random_records(random.Random(1), 250))
+    check_convergence(stage, tmp_path, CLUSTER)
+
+
+@pytest.mark.chaos
+@pytest.mark.spark
+@pytest.mark.kafka
 def test_a_killed_driver_resumes_on_a_cluster(broker: Broker, tmp_path: Path) -> None:
     chance = random.Random(1)
-    master = "local-cluster[2,1,2048]"  # two real executor processes
     stage = Stage.open(broker.bootstrap_servers)
     stage.send(random_records(chance, 150))
-    with driver(stage, ALL_JOINS, tmp_path, master=master, crash=Crash("after", 1)) as process:
+    with driver(stage, ALL_JOINS, tmp_path, master=CLUSTER, crash=Crash("after", 1)) as process:
         wait_for_end(process, tmp_path)
     stage.send(random_records(chance, 100))
-    check_convergence(stage, tmp_path, master)
+    check_convergence(stage, tmp_path, CLUSTER)
 
 
 def wait_for_batch(query: StreamingQuery) -> None:

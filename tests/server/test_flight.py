@@ -397,6 +397,8 @@ def test_a_stream_left_unread_too_long_loses_its_place(
 ) -> None:
     monkeypatch.setattr(door_module, "STALLED_SECONDS_MAX", 0.1)
     readers = [client.get(table="big") for _ in range(SCANS_MAX)]
+    for reader in readers:
+        reader.read_chunk()  # so that it has been opened
     wait_until(lambda: can_scan(client) and free_places(served) == SCANS_MAX, "the stalled streams' places are free")
     with pytest.raises(flight.FlightServerError, match="left unread") as error:
         readers[0].read_all()

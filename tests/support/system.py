@@ -409,7 +409,8 @@ class Feeder:
 
         def delivered(error: KafkaError | None, message: KafkaMessage) -> None:
             offset = message.offset()
-            assert offset is not None, f"a record was not taken: {error}"
+            assert error is None, f"a record was not taken: {error}"
+            assert offset is not None
             topic.add(record, offset)
 
         self._producer.produce(

@@ -24,7 +24,7 @@ LOOK_SECONDS = 0.005
 # So that there is a catch-up to hit: each topic takes several batches.
 SETTINGS = {
     "LIVETABLES_PIPELINE_MAX_RECORDS_PER_BATCH": "40",
-    "LIVETABLES_GENERATIONS_LINGER_SECONDS": "3",
+    "LIVETABLES_GENERATIONS_LINGER_SECONDS": "2",
     "LIVETABLES_GENERATIONS_SWITCH_AFTER_SECONDS": "600",  # a slow machine is no reason to switch too early
 }
 
@@ -93,15 +93,14 @@ def start_again(system: System, target: Target) -> None:
 
 def check_settled(system: System) -> None:
     """In the end one generation lives, and nothing is left of any other, wherever it kept something."""
-    generation = system.status()["generation"]
 
     def is_alone() -> bool:
-        ended = {"live", "retired", "failed"}
+        live = {system.status()["generation"]}
         return (
-            set(system.generation_states()) <= ended
-            and system.live_generations() == {generation}
-            and system.stored_generations() == {generation}
-            and system.checkpoints() == {generation}
+            set(system.generation_states()) <= {"live", "retired", "failed"}
+            and live == system.live_generations()
+            and live == system.stored_generations()
+            and live == system.checkpoints()
         )
 
     def found() -> str:

@@ -44,6 +44,8 @@ def check_convergence(stage: Stage, directory: Path, master: str) -> None:
 
     def seen() -> int:
         batches = len(batch_files(directory))
+        if not batches:
+            return 0
         if batches not in counts:
             sink = replayed(directory)
             counts[batches] = sum(len(sink.rows(table, GENERATION)) for table in RECORD_TABLES)

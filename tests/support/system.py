@@ -321,7 +321,6 @@ class System:
 
     def wait_for_tables(self) -> None:
         """Return when the tables are the oracle's, and the status says which they are."""
-
         expected = self.stage(self.now).expected({"final_ui": self.now.join})
 
         def is_reached() -> bool:

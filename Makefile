@@ -21,7 +21,7 @@ demo: .venv/ready .jars/ready
 
 # What mostly waits for Kafka and Spark in one run; in another, at the same time, what needs neither, the web client,
 # and whole systems. The second is shown when both have ended.
-SYSTEMS := tests/control tests/up tests/cli
+SYSTEMS := tests/up tests/cli
 
 .PHONY: test
 test: lint .jars/ready web/core/node_modules/ready

@@ -21,9 +21,8 @@ MOMENTS: tuple[Moment, ...] = get_args(Moment)
 CELLS: list[tuple[Target, Moment]] = list(product(TARGETS, MOMENTS))
 AROUND_SECONDS = 0.2  # after the moment was seen
 LOOK_SECONDS = 0.005
-# So that there is a catch-up to hit: each topic takes several batches.
 SETTINGS = {
-    "LIVETABLES_PIPELINE_MAX_RECORDS_PER_BATCH": "40",
+    "LIVETABLES_PIPELINE_MAX_RECORDS_PER_BATCH": "60",  # so that there is a catch-up to hit: a topic takes several
     "LIVETABLES_GENERATIONS_LINGER_SECONDS": "2",
     "LIVETABLES_GENERATIONS_SWITCH_AFTER_SECONDS": "600",  # a slow machine is no reason to switch too early
 }

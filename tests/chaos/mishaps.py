@@ -14,11 +14,10 @@ from tests.support.system import LiveTopic, System
 
 Mishap = Callable[[System, random.Random], None]
 
-# Long enough to come back to an old generation, on any machine.
 LINGERING = {
-    **SETTINGS,
-    "LIVETABLES_GENERATIONS_LINGER_SECONDS": "3600",
+    "LIVETABLES_GENERATIONS_LINGER_SECONDS": "3600",  # long enough to come back to an old generation, on any machine
     "LIVETABLES_GENERATIONS_MAX_LINGERING": "1",
+    "LIVETABLES_GENERATIONS_SWITCH_AFTER_SECONDS": "600",
 }
 
 

@@ -80,6 +80,7 @@ class Orchestrator:
 
     def resume(self) -> None:
         """Restore what is wanted from the control topic, and clear away what earlier generations left."""
+        self._undecided_since = time.monotonic()
         self._tables.load()
         stored = {each.name: each for each in self._sink.generations() if NAME.fullmatch(each.name)}
         self._decisions.restore(self._inbox.history())

@@ -27,6 +27,7 @@ from livetables.wire import Receipt
 __all__ = ["ControlRecord", "ControlTopic", "KafkaTopics", "Topic", "TopicProblem", "was_replaced"]
 
 LOOK_AGAIN_SECONDS = 0.05
+SECONDS_A_TOPIC = 0.05  # more for each, since a start may ask for all that a thousand messages name
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,8 @@ class KafkaTopics(ClientsOwner):
 
     def look(self, names: Iterable[str]) -> dict[str, Topic | TopicProblem]:
         """Each topic, or why it cannot be read; a broker that does not answer in time is a problem of each."""
-        seen = self._clients.look(names, time.monotonic() + self._seconds_max)
+        names = set(names)
+        seen = self._clients.look(names, time.monotonic() + self._seconds_max + SECONDS_A_TOPIC * len(names))
         return {name: _problem(found) if isinstance(found, TopicError) else found for name, found in seen.items()}
 
 

@@ -95,13 +95,17 @@ class PipelineProcess:
         """Ask it to stop; its exit code."""
         assert self._process
         self._process.send_signal(signal.SIGTERM)
-        return self._process.wait(STOP_SECONDS)
+        code = self._process.wait(STOP_SECONDS)
+        self.kill()
+        return code
 
     def kill(self) -> None:
+        """Kill whatever is left of it; only once, since its number may soon be another process's."""
         if self._process is not None:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
+            self._process = None
 
     def log(self, start: int = 0) -> str:
         """What it said, from a position in the log on."""

@@ -59,7 +59,7 @@ class KafkaTopics(ClientsOwner):
 
     def look(self, names: Iterable[str]) -> dict[str, Topic | TopicProblem]:
         """Each topic, or why it cannot be read; a broker that does not answer in time is a problem of each."""
-        names = set(names)
+        names = list(dict.fromkeys(names))
         seen = self._clients.look(names, time.monotonic() + self._seconds_max + SECONDS_A_TOPIC * len(names))
         return {name: _problem(found) if isinstance(found, TopicError) else found for name, found in seen.items()}
 

@@ -5,6 +5,10 @@ SHELL := /bin/bash
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
+# The page, built into the Python package, and what it is built from.
+PAGE := src/livetables/web/index.html
+PAGE_SOURCES := $(shell find web/core/src web/angular/src web/angular/ag-grid web/app/src web/app/angular.json -type f)
+
 .PHONY: help
 help:
 	@echo "make demo    set everything up and run it: Kafka, demo records, Spark, and the tables at one URL"
@@ -16,20 +20,21 @@ help:
 	@echo "make clean   remove everything that set-up made"
 
 .PHONY: demo
-demo: .venv/ready .jars/ready
+demo: .venv/ready .jars/ready $(PAGE)
 	@$(BIN)/livetables up --demo
 
-# What mostly waits for Kafka and Spark in one run; in another, at the same time, what needs neither, the web client,
-# and whole systems. The second is shown when both have ended.
+# What mostly waits for Kafka and Spark in one run; in another, at the same time, what needs neither, the web packages,
+# whole systems, and the page in a browser. The second is shown when both have ended.
 SYSTEMS := tests/up tests/cli
 
 .PHONY: test
-test: lint .jars/ready web/core/node_modules/ready
+test: lint .jars/ready $(PAGE) chromium
 	@echo "two runs side by side; the second is shown at the end"
 	@second=$$(mktemp); { \
 		$(BIN)/pytest -p no:cacheprovider -m "not spark and not kafka"; quick=$$?; \
-		npm --prefix web/core run --silent check; web=$$?; \
-		$(BIN)/pytest -p no:cacheprovider -m "(spark or kafka) and not chaos" $(SYSTEMS); exit $$((quick || web || $$?)); \
+		npm --prefix web run --silent check; web=$$?; \
+		$(BIN)/pytest -p no:cacheprovider -m "(spark or kafka) and not chaos" $(SYSTEMS); systems=$$?; \
+		npm --prefix web run --silent test -w e2e; exit $$((quick || web || systems || $$?)); \
 	} > $$second 2>&1 & running=$$!; \
 	$(BIN)/pytest -m "(spark or kafka) and not chaos" $(SYSTEMS:%=--ignore=%); first=$$?; \
 	wait $$running; other=$$?; cat $$second; rm $$second; exit $$((first || other))
@@ -63,7 +68,8 @@ lock: .venv/ready
 
 .PHONY: clean
 clean:
-	rm -rf .venv .jars .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis web/core/node_modules web/core/dist
+	rm -rf .venv .jars .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis src/livetables/web
+	rm -rf web/node_modules web/*/node_modules web/*/dist web/*/.angular
 
 .venv/ready: requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "livetables needs Python 3.11 or newer: set PYTHON=/path/to/it"; exit 1; }
@@ -73,11 +79,23 @@ clean:
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
-web/core/node_modules/ready: web/core/package-lock.json
-	@command -v npm >/dev/null || { echo "the web client's tests need Node 20 with npm: install nodejs"; exit 1; }
-	@echo "setting up the web client's packages in web/core/node_modules"
-	@npm --prefix web/core ci --silent --no-audit --no-fund
+web/node_modules/ready: web/package-lock.json
+	@command -v npm >/dev/null || { echo "the page is built with Node 20 and npm: install nodejs"; exit 1; }
+	@echo "setting up the web packages in web/node_modules"
+	@npm --prefix web ci --silent --no-audit --no-fund
 	@touch $@
+
+$(PAGE): web/node_modules/ready $(PAGE_SOURCES)
+	@echo "building the page into src/livetables/web"
+	@npm --prefix web run --silent build
+	@touch $@
+
+# The browser that the page is tested in, from the system's packages.
+.PHONY: chromium
+chromium:
+	@command -v chromium >/dev/null || { echo "installing chromium from the system's packages"; \
+		{ apt-get update -qq && apt-get install -qq --yes --no-install-recommends chromium >/dev/null; } \
+		|| { echo "the page is tested in Chromium: install the package chromium (as root)"; exit 1; }; }
 
 .jars/ready: jvm/spark/pom.xml jvm/broker/pom.xml
 	@command -v java >/dev/null || { echo "livetables needs Java 17: install openjdk-17-jre-headless"; exit 1; }

@@ -40,7 +40,7 @@ RATE = 1000
 STEADY_USERS = 1000
 ACCOUNTS_A_USER = 20
 WARM_PART = 5  # the warm-up has a fifth of the largest backlog
-WINDOW_ROWS = 3 * RATE  # every row is seen as long as a frame comes every three seconds
+WINDOW_ROWS = 1500  # every row is seen as long as a frame comes every one and a half seconds
 HELD_SECONDS_MAX = 20.0
 RATE_KEPT = 0.98
 SHORT_CYCLE_MS = 100
@@ -54,7 +54,7 @@ def main() -> None:
     parser.add_argument("--joins", nargs="+", choices=get_args(JoinType), default=JOINS)
     parser.add_argument("--sizes", nargs="+", type=int, default=[10_000, 2_000_000], help="accounts in the state")
     parser.add_argument("--seconds", type=float, default=30.0, help="of the stream that are measured")
-    parser.add_argument("--settle", type=float, default=60.0, help="seconds of the stream before those")
+    parser.add_argument("--settle", type=float, default=120.0, help="seconds of the stream before those")
     parser.add_argument("--window", type=int, default=WINDOW_ROWS, help="newest rows that the client looks at")
     parser.add_argument("--peer", type=Path, default=SCRIPT, help="the script that measures it (%(default)s)")
     parser.add_argument("--no-peer", action="store_true")

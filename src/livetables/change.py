@@ -22,7 +22,7 @@ from livetables.errors import SinkError
 class TableShape:
     """A table as readers know it. A key column may be null: null is a value like any other there.
 
-    A table that `appends` only grows: no key comes twice, and none is deleted.
+    A table that `appends` gets no key twice: nobody has to look for the row that a new one replaces.
     """
 
     name: str

@@ -15,7 +15,7 @@ NAME_PATTERN = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 TOPIC_PATTERN = re.compile(r"[A-Za-z0-9._-]{1,249}")
 TOPIC_CURE = "use 1 to 249 of A-Z a-z 0-9 . _ -"
 # What the pipeline tells of itself, kept in a generation without data.
-CONTROL_TABLES = ("orchestrator_status", "control_raw", "generations")
+CONTROL_TABLES = ("orchestrator_status", "control_raw", "generations", "kafka_topics")
 OFFSET_BITS = 44  # 17 trillion records a partition, half a million partitions
 
 ColumnType = Literal["string", "int64", "double", "bool"]

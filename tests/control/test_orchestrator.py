@@ -94,6 +94,20 @@ def test_who_watches_sees_whole_tables_through_random_messages(system: System, c
         run_messages(system, watcher, feeder, 8, chance)
 
 
+def test_the_topics_that_tables_may_be_pointed_to_are_a_table(system: System) -> None:
+    new = system.new_topic("users", count=0)
+
+    def topics() -> set[str]:
+        return {row["topic"] for row in system.server.rows("kafka_topics", "limit=10000")}
+
+    system.wait(lambda: new.name in topics(), f"{new.name} is listed", topics)
+    assert {system.now.users, system.now.accounts} <= topics()
+    assert system.control_topic not in topics()
+    new.delete()
+    system.wait(lambda: new.name not in topics(), f"{new.name} is not listed any more", topics)
+    del system.topics[new.name]
+
+
 def test_a_message_to_no_effect_only_refreshes_the_time(system: System) -> None:
     before = system.status()
     system.send_control({"joinType": system.now.join})

@@ -74,6 +74,26 @@ def test_outcomes_come_later_and_keep_the_order(server: ServerProcess, sink: Fli
     assert raw(server) == [("message 1", "superseded"), ("message 2", None), ("message 3", "applied")]
 
 
+def test_rows_that_are_gone_leave_their_table(server: ServerProcess, sink: FlightSink) -> None:
+    def topics() -> list[str]:
+        return sorted(row["topic"] for row in server.rows("kafka_topics"))
+
+    tables = StatusTables(sink, SPEC)
+    for topic in ("one", "two", "three"):
+        tables.set("kafka_topics", {"topic": topic})
+    tables.flush()
+    assert topics() == ["one", "three", "two"]
+    tables.set("kafka_topics", {"topic": "four"})
+    tables.keep_only("kafka_topics", {"two", "four"})
+    tables.flush()
+    assert topics() == ["four", "two"]
+    anew = StatusTables(sink, SPEC)
+    anew.load()
+    anew.keep_only("kafka_topics", {"four"})
+    anew.flush()
+    assert topics() == ["four"]
+
+
 def test_a_new_process_goes_on_with_what_the_server_has(server: ServerProcess, sink: FlightSink) -> None:
     first = StatusTables(sink, SPEC)
     first.set("control_raw", control_row(1, "applied"))

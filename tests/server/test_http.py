@@ -853,6 +853,9 @@ def test_the_web_app_is_served_without_a_key_where_it_is(services: Services, tmp
     client = Client(create_app(replace(services, web_directory=tmp_path / "web")))
     assert client.get("/").text == "the app"
     assert "javascript" in client.get("/main.js").headers["content-type"]
+    page = client.get("/").headers
+    assert page["cache-control"] == "no-cache"  # an old page would speak an old protocol
+    assert "default-src 'self'" in page["content-security-policy"]
     assert problem_of(client.get("/missing.js"))["code"] == "not_found"
     assert client.get("/%2e%2e/secret").status_code == 404
     assert client.get("/healthz").json() == {"status": "ok"}

@@ -76,7 +76,7 @@ def test_it_shows_its_steps_one_url_and_the_key(up: Up) -> None:
     told = up.told()
     steps = up.steps()
     assert f"Kafka is up at {told['addresses']['kafka']}" in steps
-    assert steps.count(f"ready: {told['addresses']['http']}/\n") == 1
+    assert steps.count(f"ready: {told['addresses']['http']}/#key={told['token']}\n") == 1
     assert steps.count(told["token"]) == 1
     assert stat.S_IMODE((up.directory / ".livetables" / "up.json").stat().st_mode) == 0o600
 

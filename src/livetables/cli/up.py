@@ -67,8 +67,12 @@ def run(arguments: argparse.Namespace) -> int:
     steps = Steps(Console())
 
     def ready(addresses: Addresses) -> None:
-        made = "" if configured else "  (made for this run; set LIVETABLES_TOKEN or server.token_file to choose it)"
-        steps.show("", f"ready: {addresses.http}/", f"key:   {token}{made}", "")
+        # What follows the # stays in the browser. A key that was chosen is known, and this may be written to a log.
+        key = "" if configured else f"#key={token}"
+        steps.show("", f"ready: {addresses.http}/{key}")
+        if not configured:
+            steps.show("       the key in it is for this run: set LIVETABLES_TOKEN or server.token_file for another")
+        steps.show("")
         if arguments.demo:
             command = _command()
             steps.show(

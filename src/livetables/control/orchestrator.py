@@ -21,13 +21,15 @@ from livetables.control.running import NAME, Ground, RunningGeneration
 from livetables.control.status_tables import StatusTables
 from livetables.control.supervision import Running, Supervision
 from livetables.control.telling import Telling
-from livetables.errors import LivetablesError, PassingTopicError, SinkError
+from livetables.errors import LivetablesError, PassingTopicError, SinkError, TopicError
 from livetables.pipeline.flight_sink import FlightSink, NoAnswerError, StoredGeneration
 from livetables.pipeline.topics import KafkaTopics, Topic, TopicProblem
 
 ROUND_SECONDS = 0.2
 UNDECIDED_SECONDS_MAX = 30.0  # for a topic that cannot be read now, unless Kafka as a whole is away
 SWEEP_SECONDS = 30.0
+LIST_SECONDS = 10.0
+TOPICS_MAX = 5_000  # that people can choose from
 REBUILD_SECONDS = 5.0  # at first, after a build that failed and has to be made nevertheless
 REBUILD_SECONDS_MAX = 60.0
 
@@ -52,14 +54,21 @@ class Orchestrator:
         self._last_number = 0  # of a generation
         self._hampered: dict[str, LivetablesError] = {}  # by step
         self._builds_failed = 0  # in a row
-        self._undecided_since = self._build_due = self._sweep_due = 0.0
+        self._undecided_since = self._build_due = self._sweep_due = self._list_due = 0.0
 
     def run(self, stop: threading.Event) -> None:
         """Take messages, watch over what runs, build, retire and tell, until told to stop.
 
         Any step may find Kafka or the server away. It is then made again in the next round, and the others go on.
         """
-        steps = (self._take_messages, self._supervision.watch, self._advance, self._retire, self._tell)
+        steps = (
+            self._take_messages,
+            self._supervision.watch,
+            self._advance,
+            self._retire,
+            self._list_topics,
+            self._tell,
+        )
         while not stop.is_set():
             for step in steps:
                 name = step.__name__.strip("_")
@@ -174,6 +183,19 @@ class Orchestrator:
         if time.monotonic() >= self._sweep_due:
             self._sweep_due = time.monotonic() + SWEEP_SECONDS
             self._sweep()
+
+    def _list_topics(self) -> None:
+        """Keep the list of topics that tables may be pointed to."""
+        if time.monotonic() < self._list_due or self._inbox.trouble:
+            return
+        self._list_due = time.monotonic() + LIST_SECONDS
+        try:
+            names = set(self._topics.names()[:TOPICS_MAX]) - {self._ground.config.control.topic}
+        except TopicError:  # the other steps tell if Kafka is away
+            return
+        for name in sorted(names):
+            self._tables.set("kafka_topics", {"topic": name})
+        self._tables.keep_only("kafka_topics", names)
 
     def _tell(self) -> None:
         """Say how everything fares."""

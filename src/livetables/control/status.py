@@ -1,16 +1,18 @@
-"""What the orchestrator tells of itself, as three tables like any other. Pure: shapes, rows, and batches of changes.
+"""What the orchestrator tells of itself, as tables like any other. Pure: shapes, rows, and batches of changes.
 
 | table | rows |
 |---|---|
 | orchestrator_status | exactly one, updated in place |
 | control_raw | one per control message, in the order read; its outcome is null until it is decided |
 | generations | one per generation that ever was |
+| kafka_topics | one per topic that a table may be pointed to |
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -20,7 +22,7 @@ from livetables.control.message import JOIN_FIELD, TOPIC_SUFFIX, ControlMessage,
 from livetables.control.resolve import Wanted
 from livetables.spec import GenerationSpec
 
-StatusTable = Literal["orchestrator_status", "control_raw", "generations"]
+StatusTable = Literal["orchestrator_status", "control_raw", "generations", "kafka_topics"]
 Row = Mapping[str, Any]
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
@@ -29,7 +31,7 @@ RAW_CHARACTERS_MAX = 10_000
 
 
 def shapes(spec: GenerationSpec) -> tuple[TableShape, ...]:
-    """The three tables, for a configuration with these tables."""
+    """The status tables, for a configuration with these tables."""
     topics = [(f"{table.name}{TOPIC_SUFFIX}", pa.string()) for table in spec.tables]
     pointed = [*topics, (JOIN_FIELD, pa.string())]
     return (
@@ -83,6 +85,7 @@ def shapes(spec: GenerationSpec) -> tuple[TableShape, ...]:
             ),
             ("generation",),
         ),
+        TableShape("kafka_topics", pa.schema([("topic", pa.string())]), ("topic",)),
     )
 
 
@@ -116,8 +119,17 @@ def readable(value: bytes | None) -> str | None:
     return None if value is None else value.decode(errors="replace")[:RAW_CHARACTERS_MAX]
 
 
-def batch(generation: str, batch_id: int, tables: Iterable[TableShape], changed: Mapping[str, Iterable[Row]]) -> Batch:
-    """The rows that changed, as a batch. What a row does not have is null, and what its table does not have is left."""
+def batch(
+    generation: str,
+    batch_id: int,
+    tables: Iterable[TableShape],
+    changed: Mapping[str, Sequence[Row]],
+    gone: Mapping[str, Sequence[Any]] = MappingProxyType({}),
+) -> Batch:
+    """The rows that changed, and the keys of those that are gone, as a batch.
+
+    What a row does not have is null, and what its table does not have is left.
+    """
     return Batch(
         generation,
         batch_id,
@@ -125,12 +137,18 @@ def batch(generation: str, batch_id: int, tables: Iterable[TableShape], changed:
             TableChanges(
                 shape.name,
                 pa.Table.from_pylist(
-                    [{name: row.get(name) for name in shape.schema.names} for row in changed[shape.name]],
+                    [{name: row.get(name) for name in shape.schema.names} for row in changed.get(shape.name, ())],
                     schema=shape.schema,
                 ),
-                pa.table({}),
+                _keys(shape, gone.get(shape.name, ())),
             )
             for shape in tables
-            if changed.get(shape.name)
+            if changed.get(shape.name) or gone.get(shape.name)
         ),
     )
+
+
+def _keys(shape: TableShape, keys: Sequence[Any]) -> pa.Table:
+    """Rows to delete, by the one column that tells a status table's rows apart."""
+    (name,) = shape.key
+    return pa.table({name: pa.array(keys, shape.schema.field(name).type)}) if keys else pa.table({})

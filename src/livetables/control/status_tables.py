@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from livetables.change import Batch
@@ -11,11 +12,16 @@ from livetables.errors import SinkError
 from livetables.pipeline.flight_sink import FlightSink, NoAnswerError, SinkClosedError
 from livetables.spec import GenerationSpec
 
-KEYS: dict[StatusTable, str] = {"orchestrator_status": "_id", "control_raw": "_id", "generations": "generation"}
+KEYS: dict[StatusTable, str] = {
+    "orchestrator_status": "_id",
+    "control_raw": "_id",
+    "generations": "generation",
+    "kafka_topics": "topic",
+}
 
 
 class StatusTables:
-    """Keeps what the three tables should be, and brings the server's to it. One thread uses it.
+    """Keeps what the tables should be, and brings the server's to it. One thread uses it.
 
     A batch that got no answer is sent again as it was: the server may have it. A server that has lost the tables gets
     all of them anew.
@@ -53,6 +59,12 @@ class StatusTables:
             self._rows[table][key] = after
             self._changed[table][key] = None
 
+    def keep_only(self, table: StatusTable, keys: Collection[Any]) -> None:
+        """Let rows with other keys be gone."""
+        for key in self._rows[table].keys() - set(keys):
+            del self._rows[table][key]
+            self._changed[table][key] = None
+
     def flush(self) -> None:
         """Send what has changed, in one batch. A SinkError leaves everything for the next time."""
         try:
@@ -76,7 +88,7 @@ class StatusTables:
         last = next(each.last_batch_id for each in stored if each.name == self._name)
         self._next_batch_id = 0 if last is None else last + 1
         self._unsent = None
-        self._changed = {table: dict.fromkeys(rows) for table, rows in self._rows.items()}
+        self._changed = {table: {**dict.fromkeys(rows), **self._changed[table]} for table, rows in self._rows.items()}
         self._sink.put(self._taken())
         self._next_batch_id += 1
         self._sink.publish(self._name)
@@ -86,8 +98,11 @@ class StatusTables:
         self._is_open = True
 
     def _taken(self) -> Batch:
-        changed: dict[str, list[Row]] = {
-            table: [self._rows[table][key] for key in keys] for table, keys in self._changed.items()
-        }
+        changed: dict[str, list[Row]] = {}
+        gone: dict[str, list[Any]] = {}
+        for table, keys in self._changed.items():
+            rows = self._rows[table]
+            changed[table] = [rows[key] for key in keys if key in rows]
+            gone[table] = [key for key in keys if key not in rows]
         self._changed = {table: {} for table in KEYS}
-        return status.batch(self._name, self._next_batch_id, self._shapes, changed)
+        return status.batch(self._name, self._next_batch_id, self._shapes, changed, gone)

@@ -109,7 +109,7 @@ def _view_shape(view: View, spec: GenerationSpec) -> TableShape:
         VIEW_KEYS[view.join],
         version.get(view.join, ()),
         view.aliases,
-        appends=view.join == "inner",
+        appends=view.join in ("inner", "left"),  # a pair comes once, and a left row without one once
     )
 
 

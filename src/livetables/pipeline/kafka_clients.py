@@ -241,6 +241,11 @@ class Clients:
         )
         return self._each(described, lambda asked: self._topic(*asked, deadline))
 
+    def names(self, deadline: float) -> list[str]:
+        """All topics that these properties may see, without Kafka's own."""
+        with self.telling("*"):
+            return sorted(self._answer(_ready(self._client("admin"), deadline).listTopics().names(), deadline))
+
     def create(self, name: str, deadline: float) -> None:
         """Create a topic that keeps its records for ever, unless somebody else just did."""
         optional = self._java("java.util.Optional")

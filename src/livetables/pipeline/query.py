@@ -18,6 +18,26 @@ from livetables.pipeline.sink import Sink
 from livetables.pipeline.source import read_topic
 from livetables.spec import GenerationSpec
 
+# Spark makes the code of every operator anew for each batch, in its tasks. For a few records that takes longer than
+# their evaluation without it: at 1,000 records a second, tasks took 92 instead of 166 ms interpreted.
+INTERPRETED_ROWS_MAX = 5_000
+CODE_SETTING = "spark.sql.codegen.factoryMode"
+
+
+class Evaluation:
+    """How a query's expressions are evaluated: a batch is taken to be about as large as the one before it."""
+
+    def __init__(self) -> None:
+        self.rows: int | None = None  # of the batch before; None: there may be a backlog
+        self._mode = ""
+
+    def suit(self, batch: DataFrame) -> None:
+        is_small = self.rows is not None and self.rows <= INTERPRETED_ROWS_MAX
+        mode = "NO_CODEGEN" if is_small else "FALLBACK"
+        if mode != self._mode:
+            batch.sparkSession.conf.set(CODE_SETTING, mode)  # a session of this query's own
+            self._mode = mode
+
 
 def start_generation(
     spark: SparkSession,
@@ -43,8 +63,13 @@ def start_generation(
     parsed = {table.name: parse(records[table.name], table) for table in spec.tables}
     rows = join(parsed, spec)
 
+    evaluation = Evaluation()
+
     def deliver(batch: DataFrame, batch_id: int) -> None:
-        streams = changelog.untagged(_collected(batch))  # 2
+        evaluation.suit(batch)
+        collected = _collected(batch)  # 2
+        evaluation.rows = collected.num_rows
+        streams = changelog.untagged(collected)
         changed = changelog.changes(streams, spec)  # 3
         sink.put(Batch(generation, batch_id, changed, changelog.unknown_fields(streams, spec)))  # 4
 

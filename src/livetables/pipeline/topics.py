@@ -63,6 +63,10 @@ class KafkaTopics(ClientsOwner):
         seen = self._clients.look(names, time.monotonic() + self._seconds_max + SECONDS_A_TOPIC * len(names))
         return {name: _problem(found) if isinstance(found, TopicError) else found for name, found in seen.items()}
 
+    def names(self) -> list[str]:
+        """All topics that can be seen, without Kafka's own."""
+        return self._clients.names(time.monotonic() + self._seconds_max)
+
 
 class ControlTopic(ClientsOwner):
     """Reads and writes the control topic. One thread reads at a time; any thread may send.

@@ -94,6 +94,16 @@ PROBLEMS = {
     503: "What this needs is not there yet",
     504: "It took too long",
 }
+# The page loads nothing from elsewhere, and a browser that knew an older one asks whether it is still the same.
+PAGE_HEADERS = {
+    "Cache-Control": "no-cache",
+    "Content-Security-Policy": (
+        "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; font-src 'self' data:; "
+        "connect-src 'self'; object-src 'none'; base-uri 'self'"
+    ),
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
 WELCOME = """<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
@@ -410,6 +420,15 @@ def _number(gauge: Gauge) -> int:
     return int(family.samples[0].value)
 
 
+class _Page(StaticFiles):
+    """The web app's files."""
+
+    def file_response(self, *arguments: Any, **options: Any) -> Response:
+        response = super().file_response(*arguments, **options)
+        response.headers.update(PAGE_HEADERS)
+        return response
+
+
 async def _session(websocket: WebSocket) -> None:
     await serve_session(websocket, websocket.app.state.services)
 
@@ -417,7 +436,7 @@ async def _session(websocket: WebSocket) -> None:
 def _web(services: Services, missing: ASGIApp) -> ASGIApp:
     """What answers on every path that is no operation: the web app's files, or a page that tells what there is."""
     directory = services.web_directory
-    files = StaticFiles(directory=directory, html=True) if directory and directory.is_dir() else None
+    files = _Page(directory=directory, html=True) if directory and directory.is_dir() else None
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or is_locked(scope):

@@ -58,16 +58,16 @@ def apply(
     target = relation(generation, shape)
     if changes.deletes.num_rows:
         writer.register("deletes", changes.deletes)
-        writer.execute(f"DELETE FROM {target} t USING deletes s WHERE {_same_key(shape)}")  # noqa: S608
+        writer.execute(f"DELETE FROM {target} t USING deletes s WHERE {_has_key(changes.deletes)}")  # noqa: S608
         writer.unregister("deletes")
     if changes.upserts.num_rows:
         numbers = pa.array(range(next_row, next_row + changes.upserts.num_rows), pa.int64())
         writer.register("upserts", changes.upserts.add_column(0, ROW, numbers))
-        writer.execute(_upsert(shape, target))
+        writer.execute(_upsert(shape, target, changes.upserts))
         writer.unregister("upserts")
 
 
-def _upsert(shape: TableShape, target: str) -> str:
+def _upsert(shape: TableShape, target: str, upserts: pa.Table) -> str:
     columns = [quoted(name) for name in shape.schema.names]
     if shape.appends:
         return f"INSERT INTO {target} SELECT {', '.join([ROW, *columns])} FROM upserts"  # noqa: S608
@@ -76,13 +76,24 @@ def _upsert(shape: TableShape, target: str) -> str:
     condition = f" AND ({_is_newer([quoted(name) for name in shape.version])})" if shape.version else ""
     update = f"WHEN MATCHED{condition} THEN UPDATE SET {updates}" if updates else ""
     return (
-        f"MERGE INTO {target} t USING upserts s ON ({_same_key(shape)}) "
+        f"MERGE INTO {target} t USING upserts s ON ({_has_key(upserts.select(shape.key))}) "
         f"{update} WHEN NOT MATCHED THEN INSERT VALUES ({inserts})"
     )
 
 
-def _same_key(shape: TableShape) -> str:
-    return " AND ".join(f"t.{quoted(column)} IS NOT DISTINCT FROM s.{quoted(column)}" for column in shape.key)
+def _has_key(keys: pa.Table) -> str:
+    """Whether a row of t has the key of a row of s, so that DuckDB looks at few rows: nulls make it look at all."""
+
+    def condition(column: str) -> str:
+        match keys[column].null_count:
+            case 0:
+                return f"t.{quoted(column)} = s.{quoted(column)}"
+            case keys.num_rows:
+                return f"t.{quoted(column)} IS NULL"
+            case _:
+                return f"t.{quoted(column)} IS NOT DISTINCT FROM s.{quoted(column)}"
+
+    return " AND ".join(condition(column) for column in keys.column_names)
 
 
 def _is_newer(version: Sequence[str]) -> str:

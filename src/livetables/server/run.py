@@ -12,6 +12,7 @@ from pathlib import Path
 
 import uvicorn
 
+import livetables
 from livetables.config import ServerConfig
 from livetables.errors import SetupError
 from livetables.server.control_door import ControlDoor
@@ -25,6 +26,7 @@ from livetables.server.services import Pulse, Services
 from livetables.server.store import Store
 from livetables.server.websocket import WebSocketProtocol
 
+WEB = Path(livetables.__file__).parent / "web"  # the page, built by `make`
 BACKLOG = 2048  # a thousand browsers come back at once when a server restarts
 GOODBYE_SECONDS = 3
 
@@ -46,7 +48,9 @@ async def serve(config: ServerConfig, token: str, ready: Callable[[Addresses], N
         contextlib.closing(Store(path, memory_megabytes=config.memory_megabytes)) as store,
     ):
         key, pulse, control, metrics = Key(token), Pulse(store), ControlDoor(), Metrics()
-        services = Services(store, key, pulse, control, Hub(store, metrics), metrics, origins=config.origins)
+        services = Services(
+            store, key, pulse, control, Hub(store, metrics), metrics, origins=config.origins, web_directory=WEB
+        )
         door = _flight_door(config, services)
         services.hub.start()
         watch = asyncio.create_task(services.sessions.watch(services))

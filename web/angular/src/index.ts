@@ -1,0 +1,3 @@
+export * from "@livetables/client";
+export { LIVE_TABLES, LiveTableService, provideLiveTables } from "./live-table.service";
+export { LiveTableComponent } from "./live-table.component";

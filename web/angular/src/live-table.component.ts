@@ -1,0 +1,180 @@
+/** A table, a page at a time: rows in the page are live, and follow the table through every generation. */
+import {
+  ChangeDetectionStrategy,
+  Component,
+  DestroyRef,
+  computed,
+  effect,
+  inject,
+  input,
+  linkedSignal,
+  numberAttribute,
+  signal,
+  untracked,
+  viewChild,
+} from "@angular/core";
+import type { ElementRef } from "@angular/core";
+import { PAGE_ROWS } from "@livetables/client";
+import type { Column, Problem, Row, Subscription, Window } from "@livetables/client";
+import { LiveTableService } from "./live-table.service";
+
+@Component({
+  selector: "live-table",
+  changeDetection: ChangeDetectionStrategy.OnPush,
+  template: `
+    <div class="bar" role="toolbar" [attr.aria-label]="'Pages of ' + tableName()">
+      <button type="button" [disabled]="offset() === 0" (click)="first()">First</button>
+      <button type="button" [disabled]="offset() === 0" (click)="previous()">Prev</button>
+      <button type="button" [disabled]="!hasNext()" (click)="next()">Next</button>
+      <button type="button" (click)="refresh()">Refresh</button>
+      <span class="place" aria-live="polite">{{ place() }}</span>
+    </div>
+    @if (problem(); as problem) {
+      <p class="problem" role="alert">{{ problem.problem }}: {{ problem.cure }}</p>
+    }
+    <div class="rows" #scroller tabindex="0" (scroll)="scrolled()">
+      <table [attr.aria-rowcount]="window()?.total">
+        <thead>
+          <tr>
+            @for (column of columns(); track column.name) {
+              <th scope="col" [class.number]="isNumber(column)">{{ column.name }}</th>
+            }
+          </tr>
+        </thead>
+        <tbody>
+          @for (row of rows(); track row._row) {
+            <tr>
+              @for (column of columns(); track column.name) {
+                <td [class.number]="isNumber(column)">{{ row[column.name] }}</td>
+              }
+            </tr>
+          }
+        </tbody>
+      </table>
+    </div>
+  `,
+  styles: `
+    :host {
+      display: flex;
+      flex-direction: column;
+      min-height: 0;
+      font-variant-numeric: tabular-nums;
+    }
+    .bar {
+      display: flex;
+      flex-wrap: wrap;
+      gap: 0.5rem;
+      align-items: center;
+      padding: 0.5rem;
+    }
+    .rows {
+      overflow: auto;
+      flex: 1;
+    }
+    table {
+      border-collapse: collapse;
+      width: 100%;
+    }
+    th {
+      position: sticky;
+      top: 0;
+      background: Canvas;
+    }
+    th,
+    td {
+      padding: 0.25rem 0.5rem;
+      text-align: start;
+      white-space: nowrap;
+    }
+    .number {
+      text-align: end;
+    }
+  `,
+})
+export class LiveTableComponent {
+  readonly tableName = input.required<string>();
+  readonly pageSize = input(PAGE_ROWS, { transform: numberAttribute });
+  readonly initialOffset = input(0, { transform: numberAttribute });
+
+  /** The first row of the page: the initial one, until somebody turns pages; another table begins anew. */
+  protected readonly offset = linkedSignal({
+    source: () => ({ table: this.tableName(), offset: this.initialOffset() }),
+    computation: ({ offset }) => offset,
+  });
+  protected readonly window = signal<Window | null>(null);
+  protected readonly problem = signal<Problem | null>(null);
+  protected readonly columns = computed(() => this.window()?.columns.filter(({ name }) => !name.startsWith("_")) ?? []);
+  protected readonly rows = computed<readonly Row[]>(() => this.window()?.rows ?? []);
+  protected readonly hasNext = computed(() => this.offset() + this.pageSize() < (this.window()?.total ?? 0));
+  protected readonly place = computed(() => {
+    const window = this.window();
+    if (!window) return "loading";
+    if (window.rows.length === 0) return `no rows here, ${count(window.total)} in all`;
+    const { offset, rows, total } = window;
+    return `rows ${count(offset + 1)} to ${count(offset + rows.length)} of ${count(total)}`;
+  });
+
+  readonly #service = inject(LiveTableService);
+  private readonly scroller = viewChild.required<ElementRef<HTMLElement>>("scroller");
+  #subscription: Subscription | null = null;
+
+  constructor() {
+    effect(() => {
+      const table = this.tableName();
+      this.#subscription?.unsubscribe();
+      this.window.set(null);
+      this.problem.set(null);
+      this.#subscription = this.#service.hub.subscribe(table, untracked(this.#view), {
+        rows: (window) => {
+          this.window.set(window);
+          this.problem.set(null);
+        },
+        problem: (problem) => {
+          this.problem.set(problem);
+        },
+      });
+    });
+    effect(() => {
+      this.#subscription?.look(this.#view());
+    });
+    inject(DestroyRef).onDestroy(() => this.#subscription?.unsubscribe());
+  }
+
+  protected first(): void {
+    this.#turnTo(0);
+  }
+
+  protected previous(): void {
+    this.#turnTo(Math.max(0, this.offset() - this.pageSize()));
+  }
+
+  protected next(): void {
+    if (this.hasNext()) this.#turnTo(this.offset() + this.pageSize());
+  }
+
+  protected refresh(): void {
+    this.#subscription?.resync();
+  }
+
+  /** At the end of the page the next one comes, once its predecessor has been shown. */
+  protected scrolled(): void {
+    const { scrollTop, clientHeight, scrollHeight } = this.scroller().nativeElement;
+    const isAtEnd = scrollTop > 0 && scrollTop + clientHeight >= scrollHeight - 1;
+    if (isAtEnd && this.window()?.offset === this.offset()) this.next();
+  }
+
+  protected isNumber({ type }: Column): boolean {
+    return type === "int64" || type === "double";
+  }
+
+  readonly #view = () => ({ offset: this.offset(), size: this.pageSize() });
+
+  #turnTo(offset: number): void {
+    this.offset.set(offset);
+    this.scroller().nativeElement.scrollTop = 0;
+  }
+}
+
+function count(rows: number): string {
+  return rows.toLocaleString("en");
+}

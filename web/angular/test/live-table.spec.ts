@@ -1,0 +1,170 @@
+/** On a fake socket, so that a frame comes exactly when a test wants it; e2e/ has the real server and browser. */
+import { Component, inputBinding, signal } from "@angular/core";
+import type { ComponentFixture } from "@angular/core/testing";
+import { TestBed } from "@angular/core/testing";
+import { beforeEach, describe, expect, it } from "vitest";
+import { FakeSurroundings, settled } from "../../core/test/support/fake.js";
+import { schema, snapshot, status, WELCOME } from "../../core/test/support/frames.js";
+import { LiveTableComponent, LiveTableService, provideLiveTables } from "../src/index";
+
+let world: FakeSurroundings;
+let service: LiveTableService;
+
+beforeEach(async () => {
+  world = new FakeSurroundings();
+  TestBed.configureTestingModule({
+    providers: [provideLiveTables({ url: "http://host:8080", token: "the key", surroundings: world })],
+  });
+  service = TestBed.inject(LiveTableService);
+  const connecting = service.connect();
+  world.socket.open();
+  world.socket.receive(WELCOME);
+  world.socket.receive(status("live"));
+  await connecting;
+});
+
+describe("LiveTableService", () => {
+  it("tells health and status as signals", () => {
+    expect(service.healthNow().state).toBe("live");
+    world.socket.receive(status("pipeline_down"));
+    expect(service.healthNow().state).toBe("stale");
+    expect(service.statusNow()?.state).toBe("pipeline_down");
+  });
+
+  it("has a window that follows its signals, and ends with its component", async () => {
+    const quick = signal("");
+
+    @Component({ template: `{{ rows()?.total }}` })
+    class Page {
+      readonly rows = service.windowOf(
+        () => "user",
+        () => ({ quick: quick() }),
+      );
+    }
+
+    const page = TestBed.createComponent(Page);
+    await page.whenStable();
+    world.socket.receive(schema());
+    world.socket.receive(snapshot([["Ann", 30]]));
+    await page.whenStable();
+    expect(text(page)).toBe("1");
+    quick.set("bob");
+    await page.whenStable();
+    expect(text(page)).toBe("1"); // until the other rows are here
+    expect(service.hub.viewports).toBe(1);
+    page.destroy();
+    expect(service.hub.viewports).toBe(0);
+  });
+
+  it("closes its connection with the app", async () => {
+    TestBed.resetTestingModule();
+    await settled();
+    expect(world.openSockets).toEqual([]);
+  });
+});
+
+describe("LiveTableComponent", () => {
+  async function table(pageSize: number, initialOffset = 0): Promise<ComponentFixture<LiveTableComponent>> {
+    const fixture = TestBed.createComponent(LiveTableComponent, {
+      bindings: [
+        inputBinding("tableName", () => "user"),
+        inputBinding("pageSize", () => pageSize),
+        inputBinding("initialOffset", () => initialOffset),
+      ],
+    });
+    await fixture.whenStable();
+    return fixture;
+  }
+
+  async function press(fixture: ComponentFixture<unknown>, name: string): Promise<void> {
+    button(fixture, name).click();
+    await fixture.whenStable();
+  }
+
+  it("shows the rows of its page, and where it is", async () => {
+    const fixture = await table(2);
+    world.socket.receive(schema());
+    world.socket.receive({
+      ...snapshot([
+        ["Ann", 30],
+        ["Bob", 40],
+      ]),
+      total: 5,
+    });
+    await fixture.whenStable();
+    const element = fixture.nativeElement as HTMLElement;
+    expect([...element.querySelectorAll("td")].map((cell) => cell.textContent)).toEqual(["Ann", "30", "Bob", "40"]);
+    expect(text(fixture)).toContain("rows 1 to 2 of 5");
+  });
+
+  it("turns pages: next, previous, first", async () => {
+    const fixture = await table(2, 2);
+    world.socket.receive(schema());
+    world.socket.receive({ ...snapshot([["Ann", 30]]), offset: 2, total: 5 });
+    await fixture.whenStable();
+    await press(fixture, "Next");
+    expect(world.socket.of("set").at(-1)).toMatchObject({ offset: 4, size: 2 });
+    world.socket.receive({ ...snapshot([["Eve", 50]], { revision: 1 }), offset: 4, total: 5 });
+    await fixture.whenStable();
+    expect(button(fixture, "Next").disabled).toBe(true);
+    await press(fixture, "Prev");
+    expect(world.socket.of("set").at(-1)).toMatchObject({ offset: 2 });
+    await press(fixture, "First");
+    expect(world.socket.of("set").at(-1)).toMatchObject({ offset: 0 });
+    expect(world.socket.of("subscribe")).toHaveLength(1);
+  });
+
+  it("asks for its page again on Refresh", async () => {
+    const fixture = await table(2);
+    world.socket.receive(schema());
+    world.socket.receive(snapshot([["Ann", 30]]));
+    await fixture.whenStable();
+    await press(fixture, "Refresh");
+    expect(world.socket.of("resync")).toHaveLength(1);
+  });
+
+  it("keeps the element of a row that moves", async () => {
+    const fixture = await table(2);
+    const element = fixture.nativeElement as HTMLElement;
+    world.socket.receive(schema());
+    world.socket.receive({
+      ...snapshot([
+        ["Ann", 30],
+        ["Bob", 40],
+      ]),
+      ids: [7, 8],
+    });
+    await fixture.whenStable();
+    const bob = element.querySelectorAll("tbody tr")[1];
+    world.socket.receive({
+      ...snapshot(
+        [
+          ["Bob", 40],
+          ["Ann", 31],
+        ],
+        { sequence: 2 },
+      ),
+      ids: [8, 7],
+    });
+    await fixture.whenStable();
+    expect(element.querySelectorAll("tbody tr")[0]).toBe(bob);
+  });
+
+  it("leaves no viewport behind", async () => {
+    const fixture = await table(2);
+    expect(service.hub.viewports).toBe(1);
+    fixture.destroy();
+    expect(service.hub.viewports).toBe(0);
+  });
+});
+
+function text(fixture: ComponentFixture<unknown>): string {
+  return (fixture.nativeElement as HTMLElement).textContent.trim();
+}
+
+function button(fixture: ComponentFixture<unknown>, name: string): HTMLButtonElement {
+  const buttons = [...(fixture.nativeElement as HTMLElement).querySelectorAll("button")];
+  const found = buttons.find((each) => each.textContent.trim() === name);
+  if (!found) throw new Error(`there is no button ${name}`);
+  return found;
+}

@@ -1,0 +1,139 @@
+/** How AG Grid looks and works on this page: only the modules that it needs, and the page's own colours. */
+import {
+  CellApiModule,
+  CellStyleModule,
+  ColumnApiModule,
+  DateFilterModule,
+  EventApiModule,
+  GridStateModule,
+  HighlightChangesModule,
+  InfiniteRowModelModule,
+  ModuleRegistry,
+  NumberFilterModule,
+  RenderApiModule,
+  RowApiModule,
+  TextFilterModule,
+  TooltipModule,
+  themeQuartz,
+} from "ag-grid-community";
+import type { ColDef, GridOptions, ValueFormatterParams } from "ag-grid-community";
+import type { Column, ColumnType, Row, Value } from "@livetables/angular";
+import { columnDefinitions } from "@livetables/angular/ag-grid";
+
+ModuleRegistry.registerModules([
+  CellApiModule,
+  CellStyleModule,
+  ColumnApiModule,
+  DateFilterModule,
+  EventApiModule,
+  GridStateModule,
+  HighlightChangesModule,
+  InfiniteRowModelModule,
+  NumberFilterModule,
+  RenderApiModule,
+  RowApiModule,
+  TextFilterModule,
+  TooltipModule,
+]);
+
+export const DETAILS_COLUMN = "details";
+
+export const GRID_OPTIONS: GridOptions<Row> = {
+  theme: themeQuartz.withParams({
+    accentColor: "var(--accent)",
+    backgroundColor: "var(--surface)",
+    foregroundColor: "var(--text)",
+    borderColor: "var(--line)",
+    chromeBackgroundColor: "var(--surface-2)",
+    headerTextColor: "var(--text-2)",
+    oddRowBackgroundColor: "var(--surface)",
+    fontFamily: "inherit",
+    fontSize: 13,
+    headerFontSize: 12,
+    rowHeight: 28,
+    headerHeight: 32,
+    cellHorizontalPadding: 10,
+    wrapperBorder: false,
+    wrapperBorderRadius: 0,
+    valueChangeValueHighlightBackgroundColor: "var(--flash)",
+  }),
+  rowModelType: "infinite",
+  cacheBlockSize: 100,
+  maxBlocksInCache: 20,
+  rowBuffer: 10,
+  animateRows: false,
+  suppressCellFocus: false,
+  multiSortKey: "ctrl",
+  tooltipShowDelay: 600,
+  cellFlashDuration: 400,
+  cellFadeDuration: 600,
+  defaultColDef: { sortable: true, resizable: true, minWidth: 70, flex: 1, enableCellChangeFlash: true },
+};
+
+/** A table's columns, newest rows first: that is where something happens. */
+export function gridColumns(columns: readonly Column[]): ColDef<Row>[] {
+  const newest = columns.findLast(({ type }) => type === "timestamp")?.name;
+  const shown = columnDefinitions(columns).map((definition): ColDef<Row> => {
+    const type = columns.find(({ name }) => name === definition.colId)?.type;
+    return {
+      ...definition,
+      ...WIDTHS[type ?? "string"],
+      valueFormatter: type === "timestamp" ? timeText : plainText,
+      tooltip: ({ value }: { value?: Value }) => value?.toString() ?? "",
+      cellClassRules: { missing: ({ value, data }) => data !== undefined && value === null },
+      ...(definition.colId === newest && { initialSort: "desc" }),
+    };
+  });
+  return [DETAILS, ...shown];
+}
+
+/** Text takes what is left. */
+const WIDTHS: Readonly<Record<ColumnType, ColDef<Row>>> = {
+  string: { minWidth: 80, flex: 3 },
+  int64: { minWidth: 56, flex: 1 },
+  double: { minWidth: 84, flex: 2 },
+  bool: { minWidth: 64, flex: 1 },
+  timestamp: { minWidth: 114, flex: 2 },
+};
+
+const DETAILS: ColDef<Row> = {
+  colId: DETAILS_COLUMN,
+  headerName: "",
+  headerTooltip: "Where a row is from: click, double-click or Enter",
+  width: 30,
+  minWidth: 30,
+  flex: 0,
+  sortable: false,
+  resizable: false,
+  suppressMovable: true,
+  enableCellChangeFlash: false,
+  cellClass: "details-cell",
+  valueGetter: ({ data }) => (data ? "⋯" : ""),
+  tooltip: () => "Where this row is from",
+};
+
+function plainText({ value, data }: ValueFormatterParams<Row, Value | undefined>): string {
+  return value === null || value === undefined ? (data ? "–" : "") : String(value);
+}
+
+function timeText(params: ValueFormatterParams<Row, Value | undefined>): string {
+  return typeof params.value === "string" ? shortTime(params.value) : plainText(params);
+}
+
+/** An ISO time as people read it, in their own time zone, to the millisecond; of today, the time alone. */
+function shortTime(iso: string): string {
+  const text = localTime(iso);
+  const today = localTime(new Date().toISOString()).slice(0, DAY_CHARACTERS);
+  return text.startsWith(today) ? text.slice(DAY_CHARACTERS) : text;
+}
+
+const DAY_CHARACTERS = "2026-01-31 ".length;
+
+/** The same with its day. */
+export function localTime(iso: string): string {
+  const time = new Date(iso);
+  const digits = (value: number, count: number): string => String(value).padStart(count, "0");
+  const day = [time.getFullYear(), digits(time.getMonth() + 1, 2), digits(time.getDate(), 2)].join("-");
+  const clock = [time.getHours(), time.getMinutes(), time.getSeconds()].map((part) => digits(part, 2)).join(":");
+  return `${day} ${clock}.${digits(time.getMilliseconds(), 3)}`;
+}

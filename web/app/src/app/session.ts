@@ -1,0 +1,57 @@
+import { Injectable, computed, inject, signal } from "@angular/core";
+import { LiveTableService } from "@livetables/angular";
+
+const KEY = "livetables.key";
+const CHECK_MS_MAX = 1500; // a server that is away is no reason to keep anybody at the door
+
+/** Whether somebody is logged in. The key is kept for this tab only, and never stays in the address. */
+@Injectable({ providedIn: "root" })
+export class Session {
+  readonly #service = inject(LiveTableService);
+  readonly #key = signal(keyOfAddress() ?? sessionStorage.getItem(KEY));
+  readonly #isChecking = signal(false);
+
+  readonly isLoggedIn = computed(() => this.#key() !== null);
+  readonly isChecking = this.#isChecking.asReadonly();
+  /** Why the server did not take the key. */
+  readonly refusal = computed(() => {
+    const { state, why } = this.#service.healthNow();
+    return state === "refused" ? why : null;
+  });
+  readonly needsKey = computed(() => !this.isLoggedIn() || this.isChecking() || this.refusal() !== null);
+
+  constructor() {
+    addEventListener("hashchange", () => {
+      const key = keyOfAddress();
+      if (key) void this.logIn(key);
+    });
+    const key = this.#key();
+    if (key) this.#connect(key).catch(() => undefined); // health tells why, and the dialog shows it
+  }
+
+  async logIn(key: string): Promise<void> {
+    this.#isChecking.set(true);
+    const isThere = this.#connect(key).catch(() => undefined);
+    await Promise.race([isThere, new Promise((resolve) => setTimeout(resolve, CHECK_MS_MAX))]);
+    this.#key.set(key);
+    this.#isChecking.set(false);
+  }
+
+  logOut(): void {
+    sessionStorage.removeItem(KEY);
+    this.#key.set(null);
+    this.#service.close();
+  }
+
+  #connect(key: string): Promise<void> {
+    sessionStorage.setItem(KEY, key);
+    return this.#service.login(key);
+  }
+}
+
+/** The key that the address brought, as `livetables up` prints it; it is taken out of the address. */
+function keyOfAddress(): string | null {
+  const key = new URLSearchParams(location.hash.slice(1)).get("key");
+  if (key) history.replaceState(history.state, "", location.pathname + location.search);
+  return key;
+}

@@ -1,0 +1,71 @@
+/** Rows of the tables in which the pipeline tells of itself, and how this page looks at them. */
+import type { Column, Row, ViewOptions } from "@livetables/angular";
+
+/** The one row of orchestrator_status; beside these it has a column for the topic of each table. */
+export interface OrchestratorRow extends Row {
+  readonly joinType: string | null;
+  readonly generation: string | null;
+  readonly state: string;
+  readonly message: string | null;
+}
+
+export interface ControlRow extends Row {
+  readonly ts: string | null;
+  readonly partition: number;
+  readonly offset: number;
+  readonly rollback: boolean | null;
+  readonly raw: string | null;
+  /** Null until it is decided. */
+  readonly outcome: string | null;
+  readonly why: string | null;
+  readonly generation: string | null;
+}
+
+export interface GenerationRow extends Row {
+  readonly generation: string;
+  readonly joinType: string | null;
+  readonly state: string;
+  readonly started: string | null;
+  readonly switched: string | null;
+  readonly retired: string | null;
+  readonly rows: number | null;
+  readonly message: string | null;
+}
+
+export interface DeadLetterRow extends Row {
+  readonly topic: string;
+  readonly partition: number;
+  readonly offset: number;
+  readonly ts: string | null;
+  readonly reason: string;
+}
+
+export const ONLY_ROW: ViewOptions = { size: 1 };
+export const NEWEST_GENERATIONS: ViewOptions = { sort: [{ column: "started", descending: true }], size: 50 };
+
+const TOPIC = "Topic";
+
+/** The columns that tell which topic a table is read from: one for each table, whatever they are called. */
+export function topicFields(columns: readonly Column[]): readonly string[] {
+  return columns.map(({ name }) => name).filter((name) => name.endsWith(TOPIC));
+}
+
+export function tableOf(topicField: string): string {
+  return topicField.slice(0, -TOPIC.length);
+}
+
+/** Like "Users topic" for usersTopic. */
+export function label(field: string): string {
+  if (field === "joinType") return "Join";
+  const words = field.replace(/[A-Z]/g, (letter) => ` ${letter.toLowerCase()}`).replaceAll("_", " ");
+  return words.charAt(0).toUpperCase() + words.slice(1);
+}
+
+/** Like "users ← user · accounts ← account · left join". */
+export function sentence(row: Row, columns: readonly Column[]): string {
+  const topics = topicFields(columns)
+    .filter((field) => row[field] !== null)
+    .map((field) => `${tableOf(field)} ← ${String(row[field])}`);
+  const join = row["joinType"];
+  return [...topics, ...(join ? [`${String(join)} join`] : [])].join(" · ");
+}

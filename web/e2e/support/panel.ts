@@ -1,0 +1,115 @@
+/** A table on the page: its header, and the grid below. */
+import { expect } from "vitest";
+import type { Locator, Page } from "playwright-core";
+
+/** A row as it is drawn: the text of each cell by its column's name. */
+export interface ShownRow {
+  readonly index: number;
+  readonly cells: Readonly<Record<string, string>>;
+}
+
+export type Direction = "ascending" | "descending";
+
+export class Panel {
+  readonly table: string;
+  readonly root: Locator;
+  readonly #page: Page;
+
+  constructor(page: Page, table: string) {
+    this.#page = page;
+    this.table = table;
+    this.root = page.getByTestId(`panel-${table}`);
+  }
+
+  /** The rows that can be seen, from the top, with those of their cells that are drawn. */
+  async rows(): Promise<ShownRow[]> {
+    return await this.root.evaluate((root) => {
+      const ceiling = root.querySelector(".ag-header")?.getBoundingClientRect().bottom ?? 0;
+      const floor = root.querySelector(".ag-grid-viewport")?.getBoundingClientRect().bottom ?? 0;
+      const rows = [...root.querySelectorAll<HTMLElement>(".ag-grid-scrolling-container .ag-row[row-index]")];
+      return rows
+        .filter((row) => {
+          const { top, bottom } = row.getBoundingClientRect();
+          return top >= ceiling - 1 && bottom <= floor + 1;
+        })
+        .map((row) => ({
+          index: Number(row.getAttribute("row-index")),
+          cells: Object.fromEntries(
+            [...row.querySelectorAll<HTMLElement>("[col-id]")].map((cell) => [
+              cell.getAttribute("col-id") ?? "",
+              cell.innerText.trim(),
+            ]),
+          ),
+        }))
+        .sort((one, other) => one.index - other.index);
+    });
+  }
+
+  cell(row: number, column: string): Locator {
+    return this.row(row).locator(`[col-id="${column}"]`);
+  }
+
+  row(index: number): Locator {
+    return this.root.locator(`.ag-grid-scrolling-container .ag-row[row-index="${index}"]`);
+  }
+
+  /** How many rows there are, as it says. */
+  async total(): Promise<number> {
+    return countIn(await this.root.getByTestId("total").innerText()) ?? NaN;
+  }
+
+  /** How many rows pass the filters, as it says; without filters, all do. */
+  async found(): Promise<number> {
+    return countIn(await this.root.getByTestId("shown").innerText()) ?? (await this.total());
+  }
+
+  async quick(text: string): Promise<void> {
+    await this.root.getByLabel("Quick filter").fill(text);
+  }
+
+  async quickText(): Promise<string> {
+    return await this.root.getByLabel("Quick filter").inputValue();
+  }
+
+  header(column: string): Locator {
+    return this.root.locator(`.ag-header-cell[col-id="${column}"]`);
+  }
+
+  async sortBy(column: string, direction: Direction): Promise<void> {
+    const before = await this.direction(column);
+    const clicks = direction === "ascending" || before === "ascending" ? 1 : 2;
+    for (let click = 0; click < clicks; click++) await this.header(column).locator(".ag-header-cell-text").click();
+    await expect.poll(() => this.direction(column)).toBe(direction);
+  }
+
+  async direction(column: string): Promise<string | null> {
+    return await this.header(column).getAttribute("aria-sort");
+  }
+
+  /** Only rows whose column has this text in it. */
+  async filterColumn(column: string, text: string): Promise<void> {
+    await this.header(column).hover();
+    await this.header(column).locator(".ag-header-cell-filter-button").click();
+    await this.#page.locator(".ag-filter input:visible").first().fill(text);
+    await this.#page.keyboard.press("Escape");
+  }
+
+  /** Brings a row to the top. */
+  async scrollTo(row: number): Promise<void> {
+    await this.root.locator(".ag-grid-viewport").evaluate((view, index) => {
+      const height = view.querySelector<HTMLElement>(".ag-grid-scrolling-container .ag-row")?.offsetHeight ?? 0;
+      view.scrollTop = index * height;
+    }, row);
+  }
+
+  /** How far it is scrolled down, in pixels. */
+  async scrollTop(): Promise<number> {
+    return await this.root.locator(".ag-grid-viewport").evaluate((view) => view.scrollTop);
+  }
+}
+
+/** The number in a text like "1,234 rows". */
+function countIn(text: string): number | undefined {
+  const digits = text.replaceAll(/\D/g, "");
+  return digits === "" ? undefined : Number(digits);
+}

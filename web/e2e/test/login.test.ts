@@ -1,0 +1,37 @@
+import { expect } from "vitest";
+import { expectSame } from "../support/comparison.js";
+import { stack, test } from "../support/test.js";
+
+test("who has no key is asked for it", async ({ browsing }) => {
+  const page = await browsing.made();
+  await page.open();
+  await page.login.waitFor();
+  await page.logIn(stack.key);
+  await page.login.waitFor({ state: "hidden" });
+  await expectSame(page.panel("final_ui"), stack.door);
+});
+
+test("a wrong key is told with the reason, and the right one works afterwards", async ({ browsing }) => {
+  const page = await browsing.made();
+  await page.open("a wrong key");
+  const problem = page.login.getByTestId("login-problem");
+  await problem.waitFor();
+  expect(await problem.innerText()).toMatch(/key/i);
+  await page.logIn(stack.key);
+  await page.login.waitFor({ state: "hidden" });
+  await expectSame(page.panel("final_ui"), stack.door);
+});
+
+test("the key is kept for the tab only, and not in its address", async ({ browsing }) => {
+  const page = await browsing.opened();
+  expect(await page.stored("sessionStorage")).toContain(stack.key);
+  expect(await page.stored("localStorage")).not.toContain(stack.key);
+  expect(page.page.url()).not.toContain(stack.key);
+});
+
+test("who reloads the page is still logged in", async ({ browsing }) => {
+  const page = await browsing.opened();
+  await page.page.reload();
+  await expectSame(page.panel("final_ui"), stack.door);
+  expect(await page.login.isVisible()).toBe(false);
+});

@@ -370,8 +370,9 @@ def free_places(served: Served) -> int:
 
 @pytest.mark.parametrize("is_cancelled", [True, False])
 def test_streams_that_a_client_abandons_are_closed(
-    served: Served, client: Client, big: pa.Table, is_cancelled: bool
+    served: Served, client: Client, big: pa.Table, is_cancelled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(store_module, "ROWS_PER_CHUNK", 8192)  # so that one chunk on its way is little of a stream
     readers = [client.get(table="big") for _ in range(SCANS_MAX)]
     for reader in readers:
         reader.read_chunk()

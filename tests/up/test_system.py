@@ -151,6 +151,7 @@ def test_a_killed_server_comes_back_at_the_same_address(up: Up) -> None:
     assert "the server was killed by SIGKILL; starting it again in 1 s" in up.steps()
 
 
+@pytest.mark.chaos
 def test_a_killed_pipeline_comes_back(up: Up) -> None:
     pid = up.told()["pids"]["pipeline"]
     os.killpg(pid, signal.SIGKILL)

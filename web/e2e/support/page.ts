@@ -5,9 +5,12 @@ import { Panel } from "./panel.js";
 
 export type TabName = "Status" | "Control" | "Generations" | "Dead letters" | "Plots";
 
+/** What the browser says of a server that is away, or refuses a key: the page tells it in its own words. */
+const AWAY = /WebSocket connection|Failed to load resource/;
+
 export class LivePage {
   readonly page: Page;
-  /** What the page's own code has thrown. */
+  /** What the page's own code has thrown, and what the browser did not let it do. */
   readonly errors: string[] = [];
   readonly #sockets: WebSocket[] = [];
   readonly #url: string;
@@ -17,6 +20,9 @@ export class LivePage {
     this.#url = url;
     page.on("websocket", (socket) => this.#sockets.push(socket));
     page.on("pageerror", (error) => this.errors.push(error.stack ?? error.message));
+    page.on("console", (message) => {
+      if (message.type() === "error" && !AWAY.test(message.text())) this.errors.push(message.text());
+    });
   }
 
   /** In a tab of its own. */

@@ -87,13 +87,15 @@ export function gridColumns(columns: readonly Column[]): ColDef<Row>[] {
   return [DETAILS, ...shown];
 }
 
-/** Text takes what is left. */
+/** Where nothing hovers, a header's filter always shows beside its name. */
+const FILTER_WIDTH = matchMedia("(hover: hover)").matches ? 0 : 30;
+
 const WIDTHS: Readonly<Record<ColumnType, ColDef<Row>>> = {
-  string: { minWidth: 80, flex: 3 },
-  int64: { minWidth: 56, flex: 1 },
-  double: { minWidth: 84, flex: 2 },
-  bool: { minWidth: 64, flex: 1 },
-  timestamp: { minWidth: 114, flex: 2 },
+  string: { minWidth: 80 + FILTER_WIDTH, flex: 3 },
+  int64: { minWidth: 56 + FILTER_WIDTH, flex: 1 },
+  double: { minWidth: 84 + FILTER_WIDTH, flex: 2 },
+  bool: { minWidth: 64 + FILTER_WIDTH, flex: 1 },
+  timestamp: { minWidth: 114 + FILTER_WIDTH, flex: 3 },
 };
 
 const DETAILS: ColDef<Row> = {

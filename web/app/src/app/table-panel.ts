@@ -146,8 +146,8 @@ const NOTICE_MS = 2500;
       margin-inline-start: 0.4rem;
     }
     input[type="search"] {
-      flex: 1 1 9rem;
-      min-width: 4rem;
+      flex: 1 1 3rem;
+      min-width: 3rem;
       max-width: 18rem;
       margin-inline-start: auto;
     }

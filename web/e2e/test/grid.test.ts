@@ -1,0 +1,57 @@
+import { expect } from "vitest";
+import { stack, test } from "../support/test.js";
+
+test("a column that is not wanted leaves the grid, and comes back", async ({ browsing }) => {
+  const page = await browsing.opened();
+  const panel = page.panel("final_ui");
+  await panel.root.getByRole("button", { name: "Columns" }).click();
+  const email = panel.root.getByLabel("email", { exact: true });
+
+  await email.uncheck();
+  await expect.poll(() => panel.header("email").count()).toBe(0);
+  await email.check();
+  await expect.poll(() => panel.header("email").count()).toBe(1);
+});
+
+test("Ctrl+C copies a cell, and with Shift its row", async ({ browsing }) => {
+  const page = await browsing.opened({ permissions: ["clipboard-read", "clipboard-write"] });
+  const cell = page.panel("users_ui").cell(0, "email");
+  const copied = (): Promise<string> => page.page.evaluate(() => navigator.clipboard.readText());
+  await cell.click();
+  const email = await cell.innerText();
+
+  await page.page.keyboard.press("Control+c");
+  await expect.poll(copied).toBe(email);
+  await page.page.keyboard.press("Control+Shift+C");
+  await expect.poll(copied).toMatch(/\t.*\t.*\t/);
+  expect(await copied()).toContain(email);
+});
+
+test("a cell that changes flashes, and the others of its row do not", async ({ browsing }) => {
+  const page = await browsing.opened();
+  await page.panel("users_ui").root.getByLabel("Table").selectOption("orchestrator_status");
+  const status = page.panel("orchestrator_status");
+  const { joinType, lastApplied } = await stack.orchestrator();
+  await expect.poll(() => status.cell(0, "joinType").innerText()).toBe(joinType);
+  const changed = status.root.locator(".ag-cell-data-changed");
+
+  const flashing = changed.first().waitFor();
+  await stack.control("--join", String(joinType));
+  await flashing;
+  expect(await status.root.locator('.ag-cell-data-changed[col-id="joinType"]').count()).toBe(0);
+  expect((await stack.orchestrator())["lastApplied"]).not.toBe(lastApplied);
+});
+
+test("a slash finds, and Escape closes what was opened", async ({ browsing }) => {
+  const page = await browsing.opened();
+  const panel = page.panel("final_ui");
+  await page.page.keyboard.press("/");
+  await expect
+    .poll(() => panel.root.getByLabel("Quick filter").evaluate((field) => field.matches(":focus")))
+    .toBe(true);
+  await panel.cell(0, "name").dblclick();
+  const details = page.page.getByTestId("record-details");
+  await details.waitFor();
+  await page.page.keyboard.press("Escape");
+  await details.waitFor({ state: "detached" });
+});

@@ -23,27 +23,23 @@ help:
 demo: .venv/ready .jars/ready $(PAGE)
 	@$(BIN)/livetables up --demo
 
-# Three runs at the same time, since each mostly waits: the joins on Spark; what needs neither Kafka nor Spark, the web
-# packages, and the orchestrator; whole systems, and the page in a browser. The others are shown when all have ended.
+# What mostly waits for Kafka and Spark in one run, and the web packages; in another, at the same time, what needs neither,
+# whole systems, and the page in a browser. The second is shown when both have ended. What takes longest is in `make chaos`.
 SYSTEMS := tests/up tests/cli
-ORCHESTRATOR := tests/control
 SHORT := (spark or kafka) and not chaos
 
 .PHONY: test
 test:
 	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target lint .jars/ready $(PAGE) chromium
-	@echo "three runs at the same time; two of them are shown at the end"
-	@second=$$(mktemp); third=$$(mktemp); { \
+	@echo "two runs side by side; the second is shown at the end"
+	@second=$$(mktemp); { \
 		$(BIN)/pytest -p no:cacheprovider -m "not spark and not kafka"; quick=$$?; \
-		npm --prefix web run --silent check; web=$$?; \
-		$(BIN)/pytest -p no:cacheprovider -m "$(SHORT)" $(ORCHESTRATOR); exit $$((quick || web || $$?)); \
-	} > $$second 2>&1 & server=$$!; { \
 		$(BIN)/pytest -p no:cacheprovider -m "$(SHORT)" $(SYSTEMS); systems=$$?; \
-		npm --prefix web run --silent test -w e2e; exit $$((systems || $$?)); \
-	} > $$third 2>&1 & page=$$!; \
-	$(BIN)/pytest -m "$(SHORT)" $(patsubst %,--ignore=%,$(SYSTEMS) $(ORCHESTRATOR)); joins=$$?; \
-	wait $$server; server=$$?; wait $$page; page=$$?; \
-	cat $$second $$third; rm $$second $$third; exit $$((joins || server || page))
+		npm --prefix web run --silent test -w e2e; exit $$((quick || systems || $$?)); \
+	} > $$second 2>&1 & running=$$!; \
+	$(BIN)/pytest -m "$(SHORT)" $(SYSTEMS:%=--ignore=%); first=$$?; \
+	npm --prefix web run --silent check; web=$$?; \
+	wait $$running; other=$$?; cat $$second; rm $$second; exit $$((first || web || other))
 
 .PHONY: check
 check: lint

@@ -69,6 +69,7 @@ def test_spark_properties_have_everything_that_a_jvm_is_started_with(tmp_path: P
 
 @pytest.mark.spark
 @pytest.mark.kafka
+@pytest.mark.chaos
 def test_under_spark_submit_it_becomes_live_on_the_master_that_spark_submit_chose(
     broker: Broker, tmp_path: Path
 ) -> None:

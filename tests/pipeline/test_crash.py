@@ -103,6 +103,7 @@ def test_a_driver_killed_at_any_time_resumes(broker: Broker, tmp_path: Path) -> 
 
 @pytest.mark.spark
 @pytest.mark.kafka
+@pytest.mark.chaos
 def test_a_cluster_gives_the_same_tables(broker: Broker, tmp_path: Path) -> None:
     stage = Stage.open(broker.bootstrap_servers)
     stage.send(random_records(random.Random(1), 250))

@@ -94,12 +94,15 @@ export class Panel {
     await this.#page.keyboard.press("Escape");
   }
 
-  /** Brings a row to the top. */
+  /** Brings a row to the top, as soon as the grid is as high as its rows are many. */
   async scrollTo(row: number): Promise<void> {
-    await this.root.locator(".ag-grid-viewport").evaluate((view, index) => {
-      const height = view.querySelector<HTMLElement>(".ag-grid-scrolling-container .ag-row")?.offsetHeight ?? 0;
-      view.scrollTop = index * height;
-    }, row);
+    const scroll = (): Promise<boolean> =>
+      this.root.locator(".ag-grid-viewport").evaluate((view, index) => {
+        const height = view.querySelector<HTMLElement>(".ag-grid-scrolling-container .ag-row")?.offsetHeight ?? 0;
+        view.scrollTop = index * height;
+        return height > 0 && view.scrollHeight >= (index + 1) * height;
+      }, row);
+    await expect.poll(scroll).toBe(true);
   }
 
   /** How far it is scrolled down, in pixels. */

@@ -182,7 +182,6 @@ def test_tables_stay_while_a_topic_is_gone(system: System) -> None:
     system.wait(lambda: system.status()["state"] == "live", "all is well again", system.status)
 
 
-@pytest.mark.chaos
 def test_a_start_with_another_configuration_builds_anew_beside_what_is_served(system: System, tmp_path: Path) -> None:
     before = system.status()["generation"]
     types = {str: "string", int: "int64"}

@@ -82,7 +82,7 @@ STEPS = st.lists(st.one_of(st.lists(RECORDS, min_size=1, max_size=12), st.just(R
     ids=lambda joins: "+".join(joins),
 )
 @settings(
-    max_examples=8,
+    max_examples=6,
     deadline=None,
     derandomize=True,
     suppress_health_check=list(HealthCheck),

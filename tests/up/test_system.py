@@ -182,7 +182,6 @@ def test_without_a_server_the_other_verbs_tell_what_to_do(up: Up) -> None:
         assert "LIVETABLES_TOKEN" in done.stderr
 
 
-@pytest.mark.chaos
 def test_started_again_it_resumes_the_generation_that_was_live(up: Up) -> None:
     up.start()
     up.wait_ready()

@@ -2,7 +2,7 @@
 import { setTimeout as pause } from "node:timers/promises";
 
 const LOOK_MS = 50;
-const WAIT_MS_MAX = 120_000; // a hang, not a slow machine
+const WAIT_MS_MAX = 240_000; // a hang, not a slow machine
 
 /** What `look` finds, as soon as that is something. A look that fails finds nothing. */
 export async function until<T>(what: string, look: () => T | Promise<T>): Promise<NonNullable<Exclude<T, false>>> {

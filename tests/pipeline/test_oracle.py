@@ -76,13 +76,13 @@ STEPS = st.lists(st.one_of(st.lists(RECORDS, min_size=1, max_size=12), st.just(R
 @pytest.mark.parametrize(
     "joins",
     [
-        pytest.param(["natural"], marks=pytest.mark.chaos),  # one operator
-        ["inner", "left", "natural", "asof"],  # all joins on both
+        *(pytest.param([join], marks=pytest.mark.chaos) for join in ("inner", "left", "natural", "asof")),
+        ["inner", "left", "natural", "asof"],
     ],
     ids=lambda joins: "+".join(joins),
 )
 @settings(
-    max_examples=6,
+    max_examples=8,
     deadline=None,
     derandomize=True,
     suppress_health_check=list(HealthCheck),

@@ -20,7 +20,7 @@ import { RecordDetails } from "./record-details";
 import { Session } from "./session";
 import { SIDE_TABS, SidePanel } from "./side-panel";
 import { Splitter } from "./splitter";
-import { ONLY_ROW, sentence } from "./status-rows";
+import { orchestratorStatus, sentence } from "./status-rows";
 import { TablePanel } from "./table-panel";
 import { TablesShown } from "./tables-shown";
 import { Tabs } from "./tabs";
@@ -85,10 +85,7 @@ export class App {
     return isTold && lastedMs >= BANNER_AFTER_MS ? { state, why, lasted: duration(lastedMs) } : null;
   });
 
-  readonly #status = this.#service.windowOf(
-    () => "orchestrator_status",
-    () => ONLY_ROW,
-  );
+  readonly #status = orchestratorStatus();
   /** Since when the health is what it is. */
   readonly #since = linkedSignal({ source: () => this.health().state, computation: () => Date.now() });
   private readonly drawer = viewChild<ElementRef<HTMLElement>>("drawer");

@@ -5,7 +5,7 @@ import { Ago } from "./ago";
 import { Badge } from "./badge";
 import { ControlMessages } from "./control-messages";
 import { ControlOutcome } from "./control-outcome";
-import { NEWEST_GENERATIONS, ONLY_ROW, label, topicFields } from "./status-rows";
+import { NEWEST_GENERATIONS, orchestratorStatus, label, topicFields } from "./status-rows";
 import type { ControlRow } from "./status-rows";
 
 const JOINS: Readonly<Record<string, string>> = {
@@ -60,10 +60,7 @@ export class ControlForm {
   protected readonly joinField = JOIN;
   protected readonly label = label;
 
-  readonly #status = this.#service.windowOf(
-    () => "orchestrator_status",
-    () => ONLY_ROW,
-  );
+  readonly #status = orchestratorStatus();
   readonly #generations = this.#service.windowOf(
     () => "generations",
     () => NEWEST_GENERATIONS,

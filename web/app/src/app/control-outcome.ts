@@ -1,8 +1,7 @@
 import { ChangeDetectionStrategy, Component, computed, inject } from "@angular/core";
-import { LiveTableService } from "@livetables/angular";
 import { Badge } from "./badge";
 import { ControlMessages } from "./control-messages";
-import { ONLY_ROW } from "./status-rows";
+import { orchestratorStatus } from "./status-rows";
 import type { OrchestratorRow } from "./status-rows";
 
 const MEANINGS: Readonly<Record<string, string>> = {
@@ -54,8 +53,5 @@ export class ControlOutcome {
     return row && row.state !== "live" ? row.message : "";
   });
 
-  readonly #status = inject(LiveTableService).windowOf(
-    () => "orchestrator_status",
-    () => ONLY_ROW,
-  );
+  readonly #status = orchestratorStatus();
 }

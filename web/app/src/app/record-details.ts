@@ -5,6 +5,7 @@ import type { Row } from "@livetables/angular";
 import { copy } from "./copy";
 import { localTime } from "./grid";
 import { recordsBehind } from "./records";
+import { orchestratorStatus } from "./status-rows";
 
 @Component({
   selector: "lt-record-details",
@@ -101,10 +102,7 @@ export class RecordDetails {
   readonly closed = output();
 
   readonly #service = inject(LiveTableService);
-  readonly #pointed = this.#service.windowOf(
-    () => "orchestrator_status",
-    () => ({ size: 1 }),
-  );
+  readonly #pointed = orchestratorStatus();
   protected readonly records = computed(() =>
     recordsBehind(this.table(), this.row(), this.#service.statusNow()?.sources ?? [], this.#pointed()?.rows[0]),
   );

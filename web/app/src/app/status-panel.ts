@@ -4,7 +4,7 @@ import { Ago } from "./ago";
 import { Badge } from "./badge";
 import { count } from "./figures";
 import { Newest } from "./newest";
-import { ONLY_ROW, label } from "./status-rows";
+import { orchestratorStatus, label } from "./status-rows";
 import type { OrchestratorRow } from "./status-rows";
 
 /** What the pipeline says of itself now, and how far each table is behind its topic. */
@@ -74,10 +74,7 @@ import type { OrchestratorRow } from "./status-rows";
 })
 export class StatusPanel {
   readonly #service = inject(LiveTableService);
-  readonly #window = this.#service.windowOf(
-    () => "orchestrator_status",
-    () => ONLY_ROW,
-  );
+  readonly #window = orchestratorStatus();
   protected readonly row = computed(() => this.#window()?.rows[0] as OrchestratorRow | undefined);
   protected readonly columns = computed(() =>
     (this.#window()?.columns ?? []).filter(({ name }) => !name.startsWith("_")),

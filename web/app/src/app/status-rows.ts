@@ -1,5 +1,8 @@
 /** Rows of the tables in which the pipeline tells of itself, and how this page looks at them. */
-import type { Column, Row, ViewOptions } from "@livetables/angular";
+import { inject } from "@angular/core";
+import type { Signal } from "@angular/core";
+import { LiveTableService } from "@livetables/angular";
+import type { Column, Row, ViewOptions, Window } from "@livetables/angular";
 
 /** The one row of orchestrator_status; beside these it has a column for the topic of each table. */
 export interface OrchestratorRow extends Row {
@@ -40,8 +43,15 @@ export interface DeadLetterRow extends Row {
   readonly reason: string;
 }
 
-export const ONLY_ROW: ViewOptions = { size: 1 };
 export const NEWEST_GENERATIONS: ViewOptions = { sort: [{ column: "started", descending: true }], size: 50 };
+
+/** The one row that tells what is live. Call in an injection context; however many do, it is one viewport. */
+export function orchestratorStatus(): Signal<Window | undefined> {
+  return inject(LiveTableService).windowOf(
+    () => "orchestrator_status",
+    () => ({ size: 1 }),
+  );
+}
 
 const TOPIC = "Topic";
 

@@ -24,6 +24,7 @@ import type { Column, Problem, Row } from "@livetables/angular";
 import { livetablesDatasource } from "@livetables/angular/ag-grid";
 import type { LivetablesDatasource } from "@livetables/angular/ag-grid";
 import { copy } from "./copy";
+import { count } from "./figures";
 import { DETAILS_COLUMN, GRID_OPTIONS, gridColumns } from "./grid";
 
 const TYPING_MS = 150;
@@ -107,10 +108,6 @@ const NOTICE_MS = 2500;
       min-width: 0;
       min-height: 0;
       position: relative;
-      background: var(--surface);
-      border: 1px solid var(--line);
-      border-radius: var(--radius, 6px);
-      overflow: hidden;
     }
     header {
       display: flex;
@@ -190,8 +187,8 @@ const NOTICE_MS = 2500;
     .problem {
       margin: 0;
       padding: 0.3rem 0.6rem;
-      background: var(--bad-surface, var(--surface-2));
-      color: var(--bad, inherit);
+      background: var(--bad-surface);
+      color: var(--bad);
     }
     .notice {
       position: absolute;
@@ -213,6 +210,7 @@ export class TablePanel {
   readonly details = output<{ table: string; row: Row }>();
 
   protected readonly gridOptions = GRID_OPTIONS;
+  protected readonly count = count;
   protected readonly popupId = `columns-${String(popups++)}`;
   protected readonly shownTable = linkedSignal(() => this.table());
   protected readonly quick = linkedSignal({ source: this.shownTable, computation: () => "" });
@@ -335,10 +333,6 @@ export class TablePanel {
     } finally {
       this.isExporting.set(false);
     }
-  }
-
-  protected count(rows: number): string {
-    return rows.toLocaleString("en");
   }
 
   #tell(row: Row | undefined): void {

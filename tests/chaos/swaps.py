@@ -30,7 +30,9 @@ class Usage:
     pipeline_threads: int
     jvm_threads: int
     jvm_heap_megabytes: float  # after a full collection
+    jvm_metaspace_megabytes: float
     jvm_rss_megabytes: float
+    jvm_other_megabytes: float  # of that, neither heap nor metaspace: compiled code, buffers, RocksDB
     jvm_files: int
     pipeline_rss_megabytes: float
     pipeline_files: int
@@ -51,7 +53,8 @@ ALLOWANCES: dict[str, float] = {
     "pipeline_threads": 4,
     "jvm_threads": 20,
     "jvm_heap_megabytes": 60,
-    "jvm_rss_megabytes": 250,
+    "jvm_metaspace_megabytes": 30,
+    "jvm_other_megabytes": 150,
     "jvm_files": 60,
     "pipeline_rss_megabytes": 40,
     "pipeline_files": 10,
@@ -107,15 +110,18 @@ def growth(usages: Sequence[Usage]) -> dict[str, tuple[float, float]]:
 
 def usage(system: System, swap_seconds: float, gap_seconds: float, calm_gap_seconds: float) -> Usage:
     pipeline, jvm, server = system.pipeline.pid, system.pipeline.jvm_pid, system.server.pid
-    heap = heap_megabytes(jvm)
+    memory = jvm_memory(jvm)
+    jvm_rss_megabytes = rss_megabytes(jvm)
     return Usage(
         swap_seconds=swap_seconds,
         gap_seconds=gap_seconds,
         calm_gap_seconds=calm_gap_seconds,
         pipeline_threads=threads(pipeline),
         jvm_threads=threads(jvm),
-        jvm_heap_megabytes=heap,
-        jvm_rss_megabytes=rss_megabytes(jvm),
+        jvm_heap_megabytes=memory.heap_used,
+        jvm_metaspace_megabytes=memory.metaspace,
+        jvm_rss_megabytes=jvm_rss_megabytes,
+        jvm_other_megabytes=jvm_rss_megabytes - memory.heap - memory.metaspace,
         jvm_files=open_files(jvm),
         pipeline_rss_megabytes=rss_megabytes(pipeline),
         pipeline_files=open_files(pipeline),
@@ -137,12 +143,23 @@ def line(measured: Usage) -> str:
     return "  ".join(f"{value:{len(heading)}.1f}" for heading, value in values)
 
 
-def heap_megabytes(jvm: int) -> float:
-    """What is in the heap of a JVM after a full collection."""
+@dataclass(frozen=True)
+class JvmMemory:
+    """In megabytes, after a full collection."""
+
+    heap_used: float
+    heap: float  # as large as the JVM has made it, within its limit: it does not give it back
+    metaspace: float
+
+
+def jvm_memory(jvm: int) -> JvmMemory:
     jcmd(jvm, "GC.run")
-    used = re.findall(r"(?:PSYoungGen|ParOldGen)\s+total \d+K, used (\d+)K", jcmd(jvm, "GC.heap_info"))
-    assert len(used) == 2, "the heap is not that of the parallel collector"
-    return sum(map(int, used)) / 1024
+    info = jcmd(jvm, "GC.heap_info")
+    spaces = re.findall(r"(?:PSYoungGen|ParOldGen)\s+total (\d+)K, used (\d+)K", info)
+    metaspace = re.findall(r"Metaspace\s+used \d+K, committed (\d+)K", info)
+    assert (len(spaces), len(metaspace)) == (2, 1), "the heap is not that of the parallel collector"
+    total, used = (sum(int(space[number]) for space in spaces) / 1024 for number in (0, 1))
+    return JvmMemory(used, total, int(metaspace[0]) / 1024)
 
 
 def jcmd(jvm: int, command: str) -> str:

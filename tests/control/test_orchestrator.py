@@ -201,7 +201,8 @@ def test_a_start_with_another_configuration_builds_anew_beside_what_is_served(sy
     check_settled(system)
 
 
+@pytest.mark.chaos
 def test_a_kill_while_topics_are_exchanged(system: System, chance: random.Random) -> None:
-    """Follows a start with little time to linger. `make chaos` kills each process at each moment, the pipeline too."""
+    """Follows a start with little time to linger. `python -m tests.chaos` kills each process at each moment."""
     target, moment = chance.choice([cell for cell in CELLS if cell[0] in ("server", "broker")])
     kill_while_switching(system, target, moment, chance)

@@ -1,6 +1,7 @@
-"""What goes between the pipeline and the server: batches and shapes as bytes, and what they tell each other beside.
+"""What goes between the pipeline, the server and Python: batches and shapes as bytes, and what they tell beside.
 
-Bytes are the length of a header, the header in JSON, and Arrow IPC streams.
+Bytes are the length of a header, the header in JSON, and Arrow IPC streams. A table's changes, as clients get them, are
+an Arrow stream with a header in its schema's metadata.
 """
 
 from __future__ import annotations
@@ -9,13 +10,16 @@ import json
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from livetables.change import Batch, TableChanges, TableShape
 
 LENGTH = struct.Struct("<Q")
+NO_BATCH = -1  # the sequence of a generation before its first batch
+DELETED = "_deleted"  # the column of changes that tells whether a row is gone
+HEADER = b"livetables"  # where a schema's metadata has the header
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,37 @@ class Receipt:
     topic: str
     partition: int
     offset: int
+
+
+class Place(NamedTuple):
+    """A state of a table to go on from: that after batch `sequence` of a generation.
+
+    A generation that is built anew may get the name of one that was lost: when it was `begun` tells them apart.
+    """
+
+    generation: str
+    sequence: int
+    begun: str | None = None
+
+
+@dataclass(frozen=True)
+class ChangesHeader:
+    """What is told with the changes of a table: up to which place they go, and whether they are the whole table."""
+
+    table: str
+    place: Place
+    is_snapshot: bool
+    key: tuple[str, ...]
+
+    def on(self, schema: pa.Schema) -> pa.Schema:
+        told = {"table": self.table, **self.place._asdict(), "is_snapshot": self.is_snapshot, "key": self.key}
+        return schema.with_metadata({HEADER: json.dumps(told)})
+
+    @classmethod
+    def of(cls, schema: pa.Schema) -> ChangesHeader:
+        told = json.loads(schema.metadata[HEADER])
+        place = Place(told["generation"], told["sequence"], told["begun"])
+        return cls(told["table"], place, told["is_snapshot"], tuple(told["key"]))
 
 
 def encode_batch(batch: Batch) -> bytes:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from livetables.cli.control import add_arguments, control_message
+from livetables.cli.control import add_arguments, run
 from livetables.config import load_config
 from livetables.control import status
 from livetables.errors import ConfigError, SinkError
@@ -141,12 +141,15 @@ def test_a_server_that_is_not_there_is_told_with_the_cure(tmp_path: Path) -> Non
     ("arguments", "told"),
     [
         ([], "nothing to change"),
-        (["--rollback", "--join", "left"], "--rollback goes alone"),
+        (["--rollback", "--join", "left"], "a rollback goes alone"),
         (["--topic", "orders"], "--topic is 'orders'"),
     ],
 )
-def test_options_that_say_nothing_or_too_much_are_refused(arguments: list[str], told: str) -> None:
+def test_options_that_say_nothing_or_too_much_are_refused(
+    arguments: list[str], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LIVETABLES_TOKEN", TOKEN)
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     with pytest.raises(ConfigError, match=told):
-        control_message(parser.parse_args(arguments))
+        run(parser.parse_args([*arguments, "--url", "http://127.0.0.1:1"]))

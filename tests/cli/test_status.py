@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from livetables.up.running import Addresses, Running
+from livetables.client.running import Addresses, Running
 from tests.support.server import TOKEN, ServerProcess
 from tests.support.up import COMMAND, clean_environment
 

@@ -13,12 +13,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pytest
 from pyarrow import flight
 
 from livetables.change import Batch, TableChanges, TableShape
 from livetables.errors import RequestError
+from livetables.server import feed as feed_module
 from livetables.server import flight as door_module
 from livetables.server import store as store_module
 from livetables.server.control_door import ControlDoor
@@ -27,8 +29,9 @@ from livetables.server.key import Key
 from livetables.server.metrics import Metrics
 from livetables.server.services import Pulse
 from livetables.server.store import Store
-from livetables.wire import Receipt, encode_batch, encode_shapes
+from livetables.wire import DELETED, ChangesHeader, Receipt, encode_batch, encode_shapes
 from tests.support.kafka import wait_until
+from tests.support.tables import batch
 
 TOKEN = "open sesame"  # noqa: S105
 SCHEMA = pa.schema(
@@ -562,3 +565,136 @@ def test_a_bad_action_is_told_its_cure(client: Client, action: str, body: bytes,
     assert told(error)["code"] in ("refused", "limit")
     assert says in str(error.value)
     assert client.get(table="people").read_all().num_rows == 100
+
+
+# Following a table
+
+
+def people(served: Served, number: int, *rows: dict[str, Any]) -> None:
+    served.store.put(batch("g", number, {PEOPLE: (list(rows), [])}))
+
+
+def following(served: Served) -> int:
+    return sum(map(len, served.store.feed._waiting.values()))
+
+
+def test_a_ticket_without_a_place_gives_the_table_or_the_place(served: Served) -> None:
+    client = Client(served.location)
+    whole = client.get(changes="user").read_all()
+    header = ChangesHeader.of(whole.schema)
+    assert (header.table, header.is_snapshot, header.key) == ("user", True, ("id",))
+    assert whole.drop_columns(DELETED).to_pylist() == ROWS
+    nothing = client.get(changes="user", snapshot=False).read_all()
+    assert nothing.num_rows == 0
+    assert ChangesHeader.of(nothing.schema) == ChangesHeader("user", header.place, False, ("id",))
+
+
+def test_a_ticket_with_a_place_waits_for_the_next_change(served: Served) -> None:
+    client = Client(served.location)
+    with ThreadPoolExecutor(1) as asking:
+        answer = asking.submit(lambda: client.get(changes="user", generation="g", after=0, seconds_max=20).read_all())
+        wait_until(lambda: following(served) == 1, "the client waits")
+        people(served, 1, {**ROWS[3], "name": "new"})
+        changes = answer.result(timeout=30)
+    assert changes.to_pylist() == [{**ROWS[3], "name": "new", DELETED: False}]
+    assert ChangesHeader.of(changes.schema).place[:2] == ("g", 1)
+    assert following(served) == 0
+
+
+def test_time_that_is_up_gives_nothing_and_the_newest_place(served: Served) -> None:
+    served.store.put(batch("g", 1, {}))
+    changes = Client(served.location).get(changes="people", generation="g", after=0, seconds_max=0).read_all()
+    assert changes.num_rows == 0
+    assert ChangesHeader.of(changes.schema).place.sequence == 1
+
+
+def test_who_waits_through_a_swap_gets_the_new_table(served: Served) -> None:
+    client = Client(served.location)
+    with ThreadPoolExecutor(1) as asking:
+        answer = asking.submit(lambda: client.get(changes="people", generation="g", after=0).read_all())
+        wait_until(lambda: following(served) == 1, "the client waits")
+        served.store.begin("g2", [PEOPLE])
+        served.store.put(batch("g2", 0, {PEOPLE: (ROWS[:2], [])}))
+        served.store.publish("g2")
+        header = ChangesHeader.of(answer.result(timeout=30).schema)
+    assert (header.place.generation, header.is_snapshot) == ("g2", True)
+
+
+@pytest.mark.parametrize(
+    ("ticket", "code"),
+    [
+        ({"changes": "nobody"}, "unknown_table"),
+        ({"changes": "people", "generation": "g"}, "bad_frame"),
+        ({"changes": "people", "after": 0}, "bad_frame"),
+        ({"changes": "people", "generation": "g", "after": -2}, "bad_frame"),
+        ({"changes": "people", "seconds_max": -1}, "bad_frame"),
+        ({"changes": "people", "table": "people"}, "bad_frame"),
+        ({"changes": "people", "generation": "before", "after": 0, "snapshot": False}, "limit"),
+    ],
+)
+def test_a_ticket_that_cannot_be_answered_is_refused(
+    served: Served,
+    ticket: dict[str, Any],
+    code: str,
+) -> None:
+    with pytest.raises(flight.FlightServerError) as error:
+        Client(served.location).get(**ticket).read_all()
+    assert told(error)["code"] == code
+
+
+def test_a_table_may_yet_come_while_nothing_is_published(served: Served) -> None:
+    served.store.drop("g")
+    with pytest.raises(flight.FlightServerError) as error:
+        Client(served.location).get(changes="people").read_all()
+    assert told(error)["code"] == "unavailable"
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(feed_module, "WAITING_MAX", 3)
+    return 3
+
+
+def waiting(served: Served, count: int) -> list[threading.Thread]:
+    """Clients that wait for changes until they are refused."""
+
+    def wait() -> None:
+        with pytest.raises(flight.FlightError):
+            Client(served.location).get(changes="people", generation="g", after=0).read_all()
+
+    threads = [threading.Thread(target=wait, daemon=True) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: following(served) == count, "all of them wait")
+    return threads
+
+
+def test_too_many_who_wait_are_refused_and_a_stop_ends_all_waits(served: Served, few: int) -> None:
+    threads = waiting(served, few)
+    client = Client(served.location)
+    with pytest.raises(flight.FlightServerError) as error:
+        client.get(changes="people", generation="g", after=0).read_all()
+    assert told(error)["code"] == "busy"
+    # Who need not wait is served.
+    assert client.get(changes="people", generation="g", after=0, seconds_max=0).read_all().num_rows == 0
+    served.door.shutdown()
+    for thread in threads:
+        thread.join(timeout=10)
+    assert not any(thread.is_alive() for thread in threads)
+    assert following(served) == 0
+
+
+def test_who_waits_holds_no_snapshot(served: Served, few: int) -> None:
+    with served.store.whole("people") as reader, pytest.raises(duckdb.TransactionException):
+        served.store._writer.execute("CHECKPOINT")
+    reader.close()
+    waiting(served, few)
+    served.store._writer.execute("CHECKPOINT")
+
+
+def test_a_client_that_has_gone_waits_no_more(served: Served) -> None:
+    client = Client(served.location)
+    client.options = flight.FlightCallOptions(timeout=0.3, headers=[(b"authorization", f"Bearer {TOKEN}".encode())])
+    with pytest.raises(flight.FlightTimedOutError):
+        client.get(changes="people", generation="g", after=0, seconds_max=20).read_all()
+    wait_until(lambda: following(served) == 0, "its place is free", seconds=10)

@@ -66,6 +66,7 @@ ROWS: list[dict[str, Any]] = [
     {"id": "c", "name": None, "age": None, "score": None, "active": None, "seen": NOON + timedelta(microseconds=1)},
     {"id": "d", "name": "", "age": -5, "score": 0.1, "active": True, "seen": NOON - timedelta(days=1)},
 ]
+FLIGHT_PORT = 8766
 ROWS_URL = "/api/tables/users_ui/rows"
 
 
@@ -187,7 +188,7 @@ def fill(store: Store) -> None:
 
 def services_of(store: Store) -> Services:
     metrics = Metrics()
-    return Services(store, Key(TOKEN), Pulse(store), ControlDoor(), Hub(store, metrics), metrics)
+    return Services(store, Key(TOKEN), Pulse(store), ControlDoor(), Hub(store, metrics), metrics, FLIGHT_PORT)
 
 
 @pytest.fixture
@@ -564,6 +565,7 @@ def test_status_tells_everything_at_once(services: Services, client: Client) -> 
     assert (building["name"], building["published"], building["rows"]) == ("g2", None, {"users_ui": 0})
     assert (answer["clients"], answer["subscriptions"], answer["viewports"]) == (0, 0, 0)
     assert answer["started"].endswith("Z")
+    assert answer["flight_port"] == FLIGHT_PORT
 
 
 def test_status_tells_why_a_generation_does_not_move(services: Services, client: Client) -> None:

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from livetables.client.running import Addresses, Running
 from livetables.errors import SetupError
-from livetables.up.running import Addresses, Running, held
+from livetables.up.running import held
 
 RUNNING = Running(Addresses("a:1", "http://b:2", "grpc://c:3"), "the key", {"server": 7})
 

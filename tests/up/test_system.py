@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from livetables.up.door import Door
+from livetables.client.door import Door
 from tests.support.kafka import wait_until
 from tests.support.up import Up, descendants, is_alive
 

@@ -8,11 +8,11 @@ import os
 import sys
 from pathlib import Path
 
+from livetables.client import Connection
+from livetables.client.door import Door
+from livetables.client.running import Addresses, Running, reachable
 from livetables.config import Config, load_config, server_token
 from livetables.errors import ConfigError
-from livetables.up.door import Door
-from livetables.up.ports import reachable
-from livetables.up.running import Addresses, Running
 
 SERVER_VARIABLES = {"LIVETABLES_SERVER_HOST", "LIVETABLES_SERVER_PORT"}
 
@@ -43,6 +43,12 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--url", metavar="URL", help="the server's address, like http://127.0.0.1:8765; its key is LIVETABLES_TOKEN"
     )
+
+
+def chosen_server(arguments: argparse.Namespace) -> Connection:
+    """The server that is meant. Nothing is asked of it yet."""
+    door, _ = server_and_addresses(arguments)
+    return Connection(door)
 
 
 def server_and_addresses(arguments: argparse.Namespace) -> tuple[Door, Addresses]:

@@ -16,12 +16,12 @@ from rich.markup import escape
 
 from livetables.cli.demo_data import stopped_by_signals
 from livetables.cli.options import add_config_option, chosen_config, config_path
+from livetables.client.running import DIRECTORY, Addresses
 from livetables.config import Config, server_token
 from livetables.demo_records import DemoOptions
 from livetables.errors import ConfigError
 from livetables.server.key import generated_token
 from livetables.up.demo import AT_FULL_RATE, LAST
-from livetables.up.running import DIRECTORY, Addresses
 from livetables.up.system import System, run_system
 
 EXAMPLES = f"""examples:

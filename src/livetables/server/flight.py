@@ -2,7 +2,8 @@
 
 The actions (`ACTIONS`) have JSON bodies and results, but for `begin` and `put`, whose bodies are `livetables.wire`'s. A
 ticket is JSON: `{"table": …}` with the fields of a `Selection` for all its rows, with those of `ViewOptions` for a
-window of them, or `{"sql": …}`. An error's `extra_info` is JSON: `code`, `problem` and `cure`.
+window of them, `{"sql": …}`, or `{"changes": <table>}` with the fields of a `ChangesTicket` to follow a table. An
+error's `extra_info` is JSON: `code`, `problem` and `cure`.
 
 Rows are read as the client takes them, from a snapshot that is closed when the stream ends, however it ends.
 """
@@ -22,37 +23,31 @@ from weakref import WeakSet
 
 import pyarrow as pa
 from pyarrow import flight
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 from pydantic_core import from_json
 
 from livetables.change import TableShape
 from livetables.errors import ErrorCode, LivetablesError, RequestError, SinkError
 from livetables.server.control_door import ControlDoor
+from livetables.server.feed import changes_schema
 from livetables.server.key import Key
 from livetables.server.metrics import Metrics
 from livetables.server.services import Pulse
 from livetables.server.store import SQL_SECONDS_MAX, Store
-from livetables.server.viewport import Selection, Type, ViewOptions, chosen_columns, column_type
+from livetables.server.viewport import ARROW_TYPES, Selection, ViewOptions, chosen_columns, column_type
 from livetables.settings import choice
-from livetables.wire import Receipt, SourceReport, decode_batch, decode_shapes
+from livetables.wire import NO_BATCH, Place, Receipt, SourceReport, decode_batch, decode_shapes
 
 SCANS_MAX = 8
 STALLED_SECONDS_MAX = 60.0  # a client that takes no chunk for so long loses its stream; one of SQL has its own time
 JSON_BYTES_MAX = 65_536
 CONTROL_WAIT_SECONDS_MAX = 20.0
+CHANGES_WAIT_SECONDS_MAX = 20.0
 CONTROL_SLICE_SECONDS = 0.5
 GOODBYE_SECONDS = 3.0
 # gRPC sends an error in a header of at most 8 KiB, in which a byte of the message may take four.
 PROBLEM_BYTES_MAX = 1_000
 CURE_BYTES_MAX = 500
-
-ARROW_TYPES: Mapping[Type, Any] = {  # as DuckDB gives them
-    "string": pa.string(),
-    "int64": pa.int64(),
-    "double": pa.float64(),
-    "bool": pa.bool_(),
-    "timestamp": pa.timestamp("us", "UTC"),
-}
 
 ACTIONS = {
     "begin": "make room for a generation",
@@ -92,6 +87,33 @@ class SqlTicket(_Value):
     sql: str
 
 
+class ChangesTicket(_Value):
+    """What changed in a table after a place: at once if something has, else when it does, or when time is up.
+
+    Without a place, or with one that is not known any more: the whole table if `snapshot`. Without either, where the
+    table is now.
+    """
+
+    changes: str
+    generation: str | None = None
+    begun: str | None = None
+    after: int | None = Field(default=None, ge=NO_BATCH)
+    snapshot: bool = True
+    seconds_max: float = Field(default=CHANGES_WAIT_SECONDS_MAX, ge=0)
+
+    @model_validator(mode="after")
+    def _has_a_whole_place(self) -> ChangesTicket:
+        if (self.generation is None) != (self.after is None):
+            raise ValueError("generation and after go together")
+        return self
+
+    @property
+    def place(self) -> Place | None:
+        if self.generation is None or self.after is None:
+            return None
+        return Place(self.generation, self.after, self.begun)
+
+
 class _Named(_Value):
     generation: str
 
@@ -126,7 +148,7 @@ class _NotPublished(_Value):
     cure: str
 
 
-Ticket = TableTicket | WindowTicket | SqlTicket
+Ticket = TableTicket | WindowTicket | SqlTicket | ChangesTicket
 _Settled = TypeAdapter[_Published | _NotPublished](_Published | _NotPublished)
 
 
@@ -160,6 +182,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
             return
         port = self.port
         self._stopping.set()
+        self._store.feed.wake()
         ending = threading.Thread(target=super().shutdown, name="flight-shutdown", daemon=True)
         ending.start()
         ending.join(GOODBYE_SECONDS)
@@ -263,14 +286,41 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
         with _flight_errors():
             return flight.SchemaResult(self._answer_schema(_parsed_ticket(_described(descriptor))))
 
-    def do_get(self, _context: Any, ticket: Any) -> Any:
+    def do_get(self, context: Any, ticket: Any) -> Any:
         with _flight_errors():
             request = _parsed_ticket(ticket.ticket)
+            if isinstance(request, ChangesTicket):
+                return self._changes(context, request)
             if isinstance(request, WindowTicket):
                 _, window = self._store.window(request.table, request)
                 return flight.RecordBatchStream(window.rows)
             stream = self._opened(request)
             return flight.GeneratorStream(stream.schema, stream)
+
+    def _changes(self, context: Any, request: ChangesTicket) -> Any:
+        if request.place is None and not request.snapshot:
+            return flight.RecordBatchStream(self._store.no_changes(request.changes))
+        if request.place is not None:
+            seconds_max = min(request.seconds_max, CHANGES_WAIT_SECONDS_MAX)
+            changes = self._store.changes(
+                request.changes,
+                request.place,
+                seconds_max,
+                lambda: context.is_cancelled() or self._stopping.is_set(),
+            )
+            if self._stopping.is_set():
+                raise RequestError("unavailable", "the server is stopping", "connect again when it is back")
+            if changes is not None:
+                return flight.RecordBatchStream(changes)
+            if not request.snapshot:
+                raise RequestError(
+                    "limit",
+                    f"the changes after batch {request.place.sequence} of generation {request.place.generation} are "
+                    "not held any more",
+                    "ask with `snapshot` for the whole table",
+                )
+        stream = self._streams.opened(self._store.whole(request.changes), STALLED_SECONDS_MAX)
+        return flight.GeneratorStream(stream.schema, stream)
 
     def _opened(self, request: TableTicket | SqlTicket) -> _Stream:
         if isinstance(request, SqlTicket):
@@ -281,6 +331,8 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
         if isinstance(request, SqlTicket):
             with self._store.sql(request.sql) as reader, closing(reader):
                 return reader.schema
+        if isinstance(request, ChangesTicket):
+            return changes_schema(self._store.table(request.changes).shape)
         return _schema(self._store.table(request.table).shape, request)
 
 
@@ -436,6 +488,8 @@ def _parsed_ticket(data: bytes) -> Ticket:
         fields = from_json(_limited(data), allow_inf_nan=False)
         if not isinstance(fields, dict):
             raise ValueError("it is not a JSON object")
+        if "changes" in fields:
+            return ChangesTicket.model_validate_json(data)
         if "sql" in fields:
             return SqlTicket.model_validate_json(data)
         if "offset" in fields or "size" in fields:
@@ -445,7 +499,8 @@ def _parsed_ticket(data: bytes) -> Ticket:
         raise RequestError(
             "bad_frame",
             f"the ticket cannot be read: {_reason(error)}",
-            'send JSON: {"table": …} with columns, sort, filters, quick, offset or size as needed; or {"sql": …}',
+            'send JSON: {"table": …} with columns, sort, filters, quick, offset or size as needed; {"sql": …}; '
+            'or {"changes": …} with generation, after, snapshot or seconds_max as needed',
         ) from None
 
 

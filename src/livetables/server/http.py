@@ -314,6 +314,7 @@ def status(services: Shared) -> ServerStatus:
         viewports=_number(services.metrics.viewports),
         version=version("livetables"),
         started=services.started,
+        flight_port=services.flight_port,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import duckdb
 import pyarrow as pa
@@ -52,9 +53,17 @@ def check_columns(table: str, wanted: pa.Schema, given: pa.Schema) -> None:
 
 
 def apply(
-    writer: duckdb.DuckDBPyConnection, generation: str, shape: TableShape, changes: TableChanges, next_row: int
-) -> None:
-    """Delete, then upsert; rows that are new get the numbers from `next_row` on."""
+    writer: duckdb.DuckDBPyConnection,
+    generation: str,
+    shape: TableShape,
+    changes: TableChanges,
+    next_row: int,
+    is_followed: bool,
+) -> TableChanges:
+    """Delete, then upsert; rows that are new get the numbers from `next_row` on.
+
+    If the table may be followed, the answer is what it took of the changes: one with a version does not take all.
+    """
     target = relation(generation, shape)
     if changes.deletes.num_rows:
         writer.register("deletes", changes.deletes)
@@ -63,8 +72,14 @@ def apply(
     if changes.upserts.num_rows:
         numbers = pa.array(range(next_row, next_row + changes.upserts.num_rows), pa.int64())
         writer.register("upserts", changes.upserts.add_column(0, ROW, numbers))
-        writer.execute(_upsert(shape, target, changes.upserts))
+        upsert = _upsert(shape, target, changes.upserts)
+        if shape.version and is_followed:
+            columns = ", ".join(quoted(name) for name in shape.schema.names)
+            changes = replace(changes, upserts=writer.sql(f"{upsert} RETURNING {columns}").to_arrow_table())
+        else:
+            writer.execute(upsert)
         writer.unregister("upserts")
+    return changes
 
 
 def _upsert(shape: TableShape, target: str, upserts: pa.Table) -> str:

@@ -116,6 +116,7 @@ class ServerStatus(BaseModel):
     viewports: int
     version: str
     started: Time
+    flight_port: int = Field(description="where Arrow Flight is served, for Python clients")
 
 
 class ControlMessage(BaseModel):

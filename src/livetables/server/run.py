@@ -48,10 +48,11 @@ async def serve(config: ServerConfig, token: str, ready: Callable[[Addresses], N
         contextlib.closing(Store(path, memory_megabytes=config.memory_megabytes)) as store,
     ):
         key, pulse, control, metrics = Key(token), Pulse(store), ControlDoor(), Metrics()
+        hub = Hub(store, metrics)
+        door = _flight_door(config, store, key, pulse, control, metrics)
         services = Services(
-            store, key, pulse, control, Hub(store, metrics), metrics, origins=config.origins, web_directory=WEB
+            store, key, pulse, control, hub, metrics, door.port, origins=config.origins, web_directory=WEB
         )
-        door = _flight_door(config, services)
         services.hub.start()
         watch = asyncio.create_task(services.sessions.watch(services))
         server = _WebServer(_uvicorn_config(services))
@@ -108,16 +109,12 @@ def _listening(host: str, port: int, setting: str) -> socket.socket:
         ) from None
 
 
-def _flight_door(config: ServerConfig, services: Services) -> FlightDoor:
+def _flight_door(
+    config: ServerConfig, store: Store, key: Key, pulse: Pulse, control: ControlDoor, metrics: Metrics
+) -> FlightDoor:
     _listening(config.host, config.flight_port, "flight_port").close()  # gRPC's own error does not tell the port
     return FlightDoor(
-        config.host,
-        config.flight_port,
-        store=services.store,
-        key=services.key,
-        pulse=services.pulse,
-        control=services.control,
-        metrics=services.metrics,
+        config.host, config.flight_port, store=store, key=key, pulse=pulse, control=control, metrics=metrics
     )
 
 

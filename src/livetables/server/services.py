@@ -55,6 +55,7 @@ class Services:
     control: ControlDoor
     hub: Hub
     metrics: Metrics
+    flight_port: int
     sessions: Sessions = field(default_factory=Sessions)
     origins: tuple[str, ...] = ()  # further web origins that may connect; a server's own always may
     web_directory: Path | None = None  # the built web app, served at /

@@ -25,8 +25,9 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from livetables.change import Batch, TableShape
+from livetables.change import Batch, TableChanges, TableShape
 from livetables.errors import RequestError, SetupError, SinkError
+from livetables.server.feed import Feed, changes_schema, merged
 from livetables.server.merge import apply, check_columns, check_shape, create_table, create_view, relation
 from livetables.server.running import Running, chunks_of, first_line, told_shortage
 from livetables.server.sql import check_sql
@@ -43,7 +44,7 @@ from livetables.server.viewport import (
 )
 from livetables.settings import choice
 from livetables.spec import CONTROL_TABLES
-from livetables.wire import decode_shape, encode_shape
+from livetables.wire import NO_BATCH, ChangesHeader, Place, decode_shape, encode_shape
 
 LAYOUT_VERSION = 1
 GENERATION_NAME = re.compile("[A-Za-z0-9_-]{1,100}")
@@ -85,6 +86,11 @@ class Generation:
     published: datetime | None = None  # when it took over the stable names, while it has them
 
     @property
+    def sequence(self) -> int:
+        """How far it is: its last batch, or NO_BATCH."""
+        return NO_BATCH if self.last_batch_id is None else self.last_batch_id
+
+    @property
     def has_data(self) -> bool:
         """Whether it has tables of records, and not only what the pipeline tells of itself."""
         return any(name not in CONTROL_TABLES for name in self.tables)
@@ -103,6 +109,7 @@ class Store:
 
     def __init__(self, path: Path | None, *, memory_megabytes: int = 1024) -> None:
         self.path = path
+        self.feed = Feed()
         self.unknown_fields: dict[tuple[str, str], int] = {}
         self._listeners: list[Callable[[Changed], None]] = []
         self._writing = threading.RLock()
@@ -120,6 +127,9 @@ class Store:
                 f"the store {path} was not written by this version of livetables: {first_line(error)}",
                 "set server.store to a new file; the tables are built again from Kafka",
             ) from None
+        for generation in self._generations.values():
+            if generation.published:
+                self.feed.started(generation.name, generation.sequence)
 
     def close(self) -> None:
         """Let go of the file. Readers that are under way finish first, as far as they hold it."""
@@ -176,11 +186,13 @@ class Store:
             # Readers that see the new rows must not see the old `next_row`, see StoredTable.
             self._remember(replace(generation, tables=tables))
             try:
-                self._before_sql(lambda: self._commit(generation, tables, batch))
+                taken = self._before_sql(lambda: self._commit(generation, tables, batch))
             except BaseException:
                 self._remember(generation)
                 raise
             self._remember(replace(generation, tables=tables, last_batch_id=batch.batch_id))
+            if generation.published:
+                self.feed.add(generation.name, batch.batch_id, batch.changes, taken)
             self._count_unknown_fields(batch)
             changed = {changes.table for changes in batch.changes}
             names = frozenset(name for name, table in _names_of(generation).items() if table in changed)
@@ -209,6 +221,9 @@ class Store:
                     run("UPDATE livetables.generations SET published = NULL WHERE name = ?", [other.name])
                 run("UPDATE livetables.generations SET published = ? WHERE name = ?", [now, generation])
             self._remember(*(replace(other, published=None) for other in leaving), replace(taking, published=now))
+            for other in leaving:
+                self.feed.ended(other.name)
+            self.feed.started(generation, taking.sequence)
         self._tell(Changed(frozenset([*names, *left]), rebound=True))
 
     def drop(self, generation: str) -> None:
@@ -230,6 +245,7 @@ class Store:
             except BaseException:
                 self._generations = before
                 raise
+            self.feed.ended(generation)
             self._checkpoint()
         self._tell(Changed(frozenset(names), rebound=True))
 
@@ -294,6 +310,48 @@ class Store:
                 reader = _relation(cursor, query).to_arrow_reader(ROWS_PER_CHUNK)
             yield pa.RecordBatchReader.from_batches(reader.schema, chunks_of(reader))
 
+    def changes(self, name: str, place: Place, seconds_max: float, is_over: Callable[[], bool]) -> pa.Table | None:
+        """What changed in a table after a place, each key once, as soon as something has; None if it is not known.
+
+        Whoever waits holds nothing of the database.
+        """
+        table, generation = self._followed(name)
+        known = _place(generation.name, place.sequence, generation.begun)
+        if place not in (known, known._replace(begun=None)):
+            return None
+        news = self.feed.news(generation.name, table.shape.name, place.sequence, seconds_max, is_over)
+        if news is None:
+            return None
+        rows = merged(table.shape, news.changes)
+        header = ChangesHeader(name, known._replace(sequence=news.sequence), False, table.shape.key)
+        return rows.replace_schema_metadata(header.on(rows.schema).metadata)
+
+    def no_changes(self, name: str) -> pa.Table:
+        """Nothing, and the place where a table is now."""
+        table, generation = self._followed(name)
+        place = _place(generation.name, generation.sequence, generation.begun)
+        return ChangesHeader(name, place, False, table.shape.key).on(changes_schema(table.shape)).empty_table()
+
+    @contextmanager
+    def whole(self, name: str) -> Iterator[pa.RecordBatchReader]:
+        """All rows of a table as changes to none, in chunks, with the place that they are the state of."""
+        self._followed(name)
+        with self._snapshot_of(name) as (cursor, table):
+            ((sequence, begun),) = cursor.execute(
+                "SELECT coalesce(last_batch_id, ?), begun FROM livetables.generations WHERE name = ?",
+                [NO_BATCH, table.generation],
+            ).fetchall()
+            header = ChangesHeader(name, _place(table.generation, sequence, begun), True, table.shape.key)
+            schema = header.on(changes_schema(table.shape))
+            query = scan_query(table.relation, table.shape.schema, Selection())
+            with told_shortage():
+                reader = _relation(cursor, query).to_arrow_reader(ROWS_PER_CHUNK)
+            chunks = (
+                pa.RecordBatch.from_arrays([*chunk.columns, pa.repeat(pa.scalar(False), chunk.num_rows)], schema=schema)
+                for chunk in chunks_of(reader)
+            )
+            yield pa.RecordBatchReader.from_batches(schema, chunks)
+
     @contextmanager
     def sql(self, text: str, seconds_max: float = SQL_SECONDS_MAX) -> Iterator[pa.RecordBatchReader]:
         """The answer to one SELECT over the stable names. It can read tables and nothing else, for a limited time.
@@ -316,6 +374,20 @@ class Store:
                 yield pa.RecordBatchReader.from_batches(reader.schema, running.chunks(reader))
         finally:
             self._sql_slots.release()
+
+    def _followed(self, name: str) -> tuple[StoredTable, Generation]:
+        """A table and its generation. While nothing is published, a name that means nothing may yet come to."""
+        while True:
+            for generation in self._generations.values():
+                names = _names_of(generation)
+                if name in names:
+                    return generation.tables[names[name]], generation
+            try:
+                self.table(name)
+            except RequestError as error:
+                if self.live():
+                    raise
+                raise RequestError("unavailable", error.problem, error.cure) from None
 
     def _read(self, name: str, read: Callable[[duckdb.DuckDBPyConnection, StoredTable], Answer]) -> Answer:
         with self._snapshot_of(name) as (cursor, table):
@@ -384,16 +456,20 @@ class Store:
                 self._writer.rollback()
             raise
 
-    def _commit(self, generation: Generation, tables: Mapping[str, StoredTable], batch: Batch) -> None:
+    def _commit(self, generation: Generation, tables: Mapping[str, StoredTable], batch: Batch) -> list[TableChanges]:
+        """What the tables took of the batch, as far as they may be followed."""
+        taken = []
+        is_followed = generation.published is not None
         with self._transaction() as run:
             for changes in batch.changes:
                 before, table = generation.tables[changes.table], tables[changes.table]
-                apply(self._writer, generation.name, before.shape, changes, before.next_row)
+                taken.append(apply(self._writer, generation.name, before.shape, changes, before.next_row, is_followed))
                 run(
                     "UPDATE livetables.tables SET next_row = ?, newest = ? WHERE generation = ? AND name = ?",
                     [table.next_row, table.newest, generation.name, changes.table],
                 )
             run("UPDATE livetables.generations SET last_batch_id = ? WHERE name = ?", [batch.batch_id, generation.name])
+        return taken
 
     def _count_unknown_fields(self, batch: Batch) -> None:
         for table, fields in batch.unknown_fields.items():
@@ -475,6 +551,10 @@ def _open(path: Path | None, memory_megabytes: int) -> duckdb.DuckDBPyConnection
     database.execute("SET GLOBAL python_enable_replacements = false")  # or SQL could name our own variables
     database.execute("SET GLOBAL lock_configuration = true")
     return database
+
+
+def _place(generation: str, sequence: int, begun: datetime) -> Place:
+    return Place(generation, sequence, begun.astimezone(UTC).isoformat())
 
 
 def _names_of(generation: Generation) -> dict[str, str]:

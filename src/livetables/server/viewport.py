@@ -41,6 +41,13 @@ SQL_TYPES: Mapping[Type, str] = {
     "bool": "BOOLEAN",
     "timestamp": "TIMESTAMPTZ",
 }
+ARROW_TYPES: Mapping[Type, pa.DataType] = {  # as DuckDB gives them
+    "string": pa.string(),
+    "int64": pa.int64(),
+    "double": pa.float64(),
+    "bool": pa.bool_(),
+    "timestamp": pa.timestamp("us", "UTC"),
+}
 LOOKS_LIKE_A_NUMBER = re.compile(r"[-+0-9.e]+", re.IGNORECASE)
 LOOKS_LIKE_A_TIME = re.compile(r"[0-9T:. -]*[0-9][-:][0-9]?[0-9T:. -]*")
 

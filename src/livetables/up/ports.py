@@ -10,8 +10,6 @@ from livetables.errors import SetupError
 
 LOOPBACK = "127.0.0.1"
 
-EVERY_ADDRESS = {"0.0.0.0": LOOPBACK, "::": "::1"}  # noqa: S104  hosts to listen on, and how to reach them from here
-
 # Below what systems hand out as the near end of outgoing connections (from 32768 on Linux, 49152 elsewhere). A port
 # from that range is not safe to come back to: while its owner is down, a client that keeps trying to reach it can be
 # given that very port for its own end, connects to itself, and from then on holds the port.
@@ -35,9 +33,3 @@ def is_free(port: int, host: str = LOOPBACK) -> bool:
         except OSError:
             return False
         return True
-
-
-def reachable(host: str) -> str:
-    """How what listens on a host is called in a URL, on the same machine."""
-    address = EVERY_ADDRESS.get(host, host)
-    return f"[{address}]" if ":" in address else address

@@ -1,54 +1,15 @@
-"""What runs in a directory: one `livetables up` at a time, and where its doors are, for everybody in that directory."""
+"""One `livetables up` at a time in a directory."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
 
+from livetables.client.running import DIRECTORY
 from livetables.errors import SetupError
-from livetables.settings import Secret
-
-DIRECTORY = Path(".livetables")
-
-
-@dataclass(frozen=True)
-class Addresses:
-    """Where to reach Kafka and the server's two doors, as far as it is known."""
-
-    kafka: str | None
-    http: str
-    flight: str | None
-
-
-@dataclass(frozen=True)
-class Running:
-    """What `livetables up` tells the other commands: the addresses, the key, and the process ids by name."""
-
-    addresses: Addresses
-    token: str
-    pids: Mapping[str, int] = field(default_factory=dict)
-
-    @classmethod
-    def read(cls, directory: Path = DIRECTORY) -> Running | None:
-        """What is told in this directory; None if nothing is. A system that was killed may have left its own."""
-        try:
-            told = json.loads((directory / "up.json").read_text())
-            return cls(Addresses(**told["addresses"]), Secret(told["token"]), told["pids"])
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
-
-    def write(self, directory: Path = DIRECTORY) -> None:
-        """Tell it, to this user only, and at once: a reader finds the old or the new, whole."""
-        draft = directory / "up.json.draft"
-        draft.unlink(missing_ok=True)
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            json.dump(asdict(self), file, indent=2)
-        draft.replace(directory / "up.json")
 
 
 @contextlib.contextmanager

@@ -19,14 +19,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from livetables.cli.demo_data import create_missing_topics
+from livetables.client.door import Door
+from livetables.client.running import Addresses, Running, reachable
 from livetables.config import Config
 from livetables.errors import LivetablesError
 from livetables.up.broker import Broker
 from livetables.up.demo import PARTITIONS, DemoData
-from livetables.up.door import Door
-from livetables.up.ports import free_ports, reachable
+from livetables.up.ports import free_ports
 from livetables.up.processes import BrokerProcess, VerbProcess
-from livetables.up.running import Addresses, Running, held
+from livetables.up.running import held
 from livetables.up.supervisor import Supervisor
 
 SERVER_STOP_SECONDS = 10.0

@@ -1,13 +1,14 @@
-"""The server's HTTP door, as the command line uses it."""
+"""The HTTP half of a client: what is asked of the server in JSON."""
 
 from __future__ import annotations
 
 import json
+import ssl
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http.client import HTTPException
 from typing import Any
 
@@ -25,8 +26,9 @@ class Door:
     """Asks the server at a URL like http://host:port. What it refuses is a RequestError, with its own cure."""
 
     url: str
-    token: str
+    token: str = field(repr=False)
     seconds_max: float = ANSWER_SECONDS_MAX
+    ca_file: str | None = None  # whose certificates to trust, for https; the system's unless given
 
     def get(self, path: str, question: Mapping[str, str] | None = None) -> Any:
         return self._answer(urllib.request.Request(self._url(path, question)))  # noqa: S310  made by _url
@@ -55,7 +57,7 @@ class Door:
         # Headers are written as Latin-1, and the server reads them as UTF-8.
         request.add_header("Authorization", f"Bearer {self.token}".encode().decode("latin-1"))
         # Without the proxies of the environment: the server is on this machine, or near.
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), *self._https())
         try:
             with opener.open(request, timeout=self.seconds_max) as response:
                 return json.loads(response.read())
@@ -64,10 +66,26 @@ class Door:
                 raise self._refusal(error.code, error.read()) from None
         except (OSError, HTTPException, ValueError) as error:
             reason = getattr(error, "reason", error)
+            if isinstance(reason, ssl.SSLCertVerificationError):
+                raise SetupError(
+                    f"the certificate of {self.url} is not trusted: {reason.verify_message}",
+                    "give the certificate of its authority as `ca_file`, and the host as the certificate names it",
+                ) from None
             raise UnreachableError(
                 f"no livetables server answers at {self.url}: {reason}",
                 "start one with `livetables up` (or `livetables serve`), or run this in the directory of the one that "
-                "runs, or give its address with --url",
+                "runs, or give its address (--url)",
+            ) from None
+
+    def _https(self) -> list[urllib.request.HTTPSHandler]:
+        if not self.url.startswith("https:"):
+            return []
+        try:
+            return [urllib.request.HTTPSHandler(context=ssl.create_default_context(cafile=self.ca_file))]
+        except OSError as error:
+            raise SetupError(
+                f"the certificates in {self.ca_file} cannot be read: {error.strerror or error}",
+                "give the path of a PEM file as `ca_file`",
             ) from None
 
     def _refusal(self, status: int, body: bytes) -> RequestError:
@@ -76,5 +94,5 @@ class Door:
             return RequestError(told["code"], told["problem"], told["cure"])
         except (ValueError, KeyError, TypeError):
             return RequestError(
-                "internal", f"{self.url} answered with status {status}", "check that --url is a livetables server"
+                "internal", f"{self.url} answered with status {status}", "check that a livetables server is there"
             )

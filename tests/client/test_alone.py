@@ -1,0 +1,56 @@
+"""The client needs pyarrow and rich, and nothing of what the server and the pipeline need."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+ALLOWED = ("livetables", "pyarrow", "rich", "pygments", "markdown_it", "mdurl")  # the last three are rich's own
+# Imports a module where nothing else is installed: every other package that is not Python's own is not to be found.
+ONLY = f"""
+import importlib, sys
+from importlib.abc import MetaPathFinder
+class Only(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        top = name.partition(".")[0]
+        is_pythons_own = top in sys.stdlib_module_names or top.startswith("_sysconfigdata")
+        if not is_pythons_own and top not in {ALLOWED!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Only())
+importlib.import_module(sys.argv[1])
+"""
+MODULES = (
+    "livetables",
+    "livetables.change",
+    "livetables.client",
+    "livetables.config",
+    "livetables.errors",
+    "livetables.wire",
+    "livetables.cli.main",
+    "livetables.cli.options",
+    "livetables.cli.control",
+    "livetables.cli.status",
+)
+
+
+def imported(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", script, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_the_client_is_imported_with_pyarrow_and_rich_alone(module: str) -> None:
+    done = imported(ONLY, module)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("module", ["livetables.server.store", "livetables.up.broker", "pandas"])
+def test_what_is_not_there_would_be_noticed(module: str) -> None:
+    assert "ModuleNotFoundError" in imported(ONLY, module).stderr
+
+
+def test_the_package_itself_loads_nothing_large() -> None:
+    loaded = imported("import livetables, sys; print(*sys.modules)").stdout.split()
+    assert {"pyarrow", "pandas", "pyspark", "duckdb", "fastapi"}.isdisjoint(loaded)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,11 +15,13 @@ from livetables.errors import LivetablesError
 
 EXIT_ERROR = 2
 EXIT_INTERRUPTED = 130
+EXIT_CLOSED_PIPE = 141
 
 EXAMPLES = """examples:
   livetables up --demo                        see it work: Kafka, Spark, the server, and live joined tables
   livetables up --config my.toml              the same on your own topics
   livetables status                           what runs here, and how fresh the tables are
+  livetables tail final_ui                    a table's newest rows, as they come
   livetables control --users-topic user_2     re-point a table to another topic while people watch
   livetables up --help                        every option of a verb, with examples
 """
@@ -49,6 +52,9 @@ VERBS = (
     Verb("serve", "livetables.cli.serve", "keep the tables, and show them over WebSocket, HTTP and Arrow Flight"),
     Verb("pipeline", "livetables.cli.pipeline", "read the topics with Spark, join them, and feed the server"),
     Verb("control", "livetables.cli.control", "switch to other topics or another join, and tell what came of it"),
+    Verb("tables", "livetables.cli.tables", "list the tables, with their rows and columns"),
+    Verb("tail", "livetables.cli.tail", "show a table's newest rows as they come: in place, as lines, or as JSON"),
+    Verb("sql", "livetables.cli.sql", "ask the tables in SQL"),
     Verb("status", "livetables.cli.status", "tell what is live, how fresh it is, and where everything is"),
     Verb("demo-data", "livetables.cli.demo_data", "write users and accounts to Kafka topics, good ones and bad ones"),
 )
@@ -64,6 +70,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_ERROR
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
+    except BrokenPipeError:  # whoever read the output has had enough, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python would complain at its end
+        return EXIT_CLOSED_PIPE
 
 
 def _run(arguments: list[str]) -> int:

@@ -96,6 +96,12 @@ class Changes:
         self._closed = threading.Event()
         self._next: Future[Change | None] | None = None  # what a thread looks for; it outlives who waited for it
 
+    def begin(self) -> Place | None:
+        """Ask for the place to follow from now, and not with the first change; None: with all of the table."""
+        if self._place is None and not self._snapshot:
+            self._place = self._asked(None).place
+        return self._place
+
     def close(self) -> None:
         """End it; whoever waits for the next change is told that there is none."""
         with self._lock:

@@ -110,6 +110,14 @@ class Table:
         """
         return self._flight().rows({"table": self.name, "offset": 0, "size": n})
 
+    def tail(self, n: int = HEAD_ROWS) -> pa.Table:
+        """The last rows, in order of arrival, at most 10,000.
+
+        >>> accounts.tail(1)["userId"].to_pylist()
+        ['u3']
+        """
+        return self._flight().rows({"table": self.name, "offset": max(0, self.count() - n), "size": n})
+
     def sql(self, text: str) -> pa.Table:
         """The same as the connection's: the query names its tables itself, this one too.
 

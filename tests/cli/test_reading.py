@@ -1,0 +1,216 @@
+"""`livetables tables`, `sql` and `tail`: what they show of a real server, in a terminal and in a pipe."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from livetables.pipeline.flight_sink import FlightSink
+from tests.support.kafka import wait_until
+from tests.support.server import TOKEN, ServerProcess
+from tests.support.tables import APPENDS, EPOCH, KEYED, batch
+from tests.support.up import COMMAND, clean_environment
+
+WAIT_SECONDS = 60.0
+
+
+def row(number: int, name: str | None = "Ann") -> dict[str, Any]:
+    return {"_id": number, "name": name, "age": 30 + number, "balance": number / 2, "active": True, "ts": EPOCH}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with ServerProcess(tmp_path_factory.mktemp("server")) as running:
+        yield running
+
+
+@pytest.fixture
+def sink(server: ServerProcess) -> Iterator[FlightSink]:
+    sink = server.sink()
+    yield sink
+    sink.close()
+
+
+@pytest.fixture(autouse=True)
+def generation(sink: FlightSink) -> str:
+    """A generation of the test's own, which is what the tables are."""
+    return published(sink, [row(number) for number in range(20)])
+
+
+def published(sink: FlightSink, rows: list[dict[str, Any]]) -> str:
+    name = f"g-{uuid4().hex}"
+    sink.begin(name, [APPENDS, KEYED])
+    sink.put(batch(name, 0, {APPENDS: (rows, []), KEYED: ([row(1)], [])}))
+    sink.publish(name)
+    return name
+
+
+def environment(server: ServerProcess) -> dict[str, str]:
+    return clean_environment(LIVETABLES_TOKEN=TOKEN, LIVETABLES_SERVER_PORT=server.http.rpartition(":")[2])
+
+
+def run(server: ServerProcess, *arguments: str, told: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *arguments],
+        env=environment(server),
+        input=told,
+        capture_output=True,
+        text=True,
+        timeout=WAIT_SECONDS,
+        check=False,
+    )
+
+
+@contextmanager
+def lines_of(server: ServerProcess, directory: Path, *arguments: str) -> Iterator[Callable[[int], list[str]]]:
+    """A verb that goes on, and what it has printed: given how many lines to wait for, those that are there then."""
+    output = directory / "output"
+    with output.open("w") as file:
+        process = subprocess.Popen([*COMMAND, *arguments], env=environment(server), stdout=file)
+
+    def printed(count: int) -> list[str]:
+        def are_there() -> bool:
+            assert process.poll() is None, "it has ended"
+            return output.read_text().count("\n") >= count
+
+        wait_until(are_there, f"{count} lines are printed", WAIT_SECONDS)
+        return output.read_text().splitlines()
+
+    try:
+        yield printed
+    finally:
+        process.kill()
+        process.wait()
+
+
+def in_terminal(server: ServerProcess, *arguments: str, until: str | None = None) -> str:
+    """What a verb shows in a terminal of 100 columns: all of it, or until some text is there and it is interrupted."""
+    process, terminal = pty.fork()
+    if process == 0:
+        os.execvpe(COMMAND[0], [*COMMAND, *arguments], {**environment(server), "COLUMNS": "100", "TERM": "xterm"})  # noqa: S606
+    shown = b""
+
+    def is_there() -> bool:
+        nonlocal shown
+        if select.select([terminal], [], [], 0.1)[0]:
+            try:
+                shown += os.read(terminal, 65_536)
+            except OSError:  # the terminal was closed: it has ended
+                return True
+        return until is not None and until in shown.decode(errors="replace")
+
+    try:
+        wait_until(is_there, f"{until or 'the end'} is shown", WAIT_SECONDS)
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGINT)
+        os.waitpid(process, 0)
+        os.close(terminal)
+    return shown.decode(errors="replace")
+
+
+def test_tables_are_listed_with_rows_and_columns(server: ServerProcess, generation: str) -> None:
+    done = run(server, "tables")
+    assert done.returncode == 0, done.stderr
+    (line,) = (line for line in done.stdout.splitlines() if line.startswith("appends"))
+    assert line.split()[:3] == ["appends", "20", generation]
+    assert "balance double" in done.stdout
+    assert "_id" not in done.stdout
+    found = {each["name"]: each for each in json.loads(run(server, "tables", "--json").stdout)}
+    assert found["keyed"]["columns"]["_id"] == "int64"
+
+
+def test_sql_in_a_pipe_is_lines_with_tabs(server: ServerProcess) -> None:
+    done = run(server, "sql", "SELECT name, age, NULL AS nothing, ts FROM appends WHERE age < 32 ORDER BY age")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "name\tage\tnothing\tts",
+        "Ann\t30\t\t2026-01-31T12:00:00.000Z",
+        "Ann\t31\t\t2026-01-31T12:00:00.000Z",
+    ]
+
+
+def test_sql_as_json_from_the_input(server: ServerProcess) -> None:
+    done = run(server, "sql", "--json", "-", told="SELECT count(*) AS n, 'NaN'::DOUBLE AS x FROM appends")
+    assert [json.loads(line) for line in done.stdout.splitlines()] == [{"n": 20, "x": "NaN"}]
+
+
+def test_sql_in_a_terminal_counts_its_rows(server: ServerProcess) -> None:
+    shown = in_terminal(server, "sql", "SELECT a.name FROM appends a, appends b")
+    assert "(400 rows, 300 of them not shown)" in shown
+    assert shown.count("Ann") == 100
+
+
+def test_wrong_sql_is_an_error_that_names_the_cure(server: ServerProcess) -> None:
+    for query, told in (("SELEC 1", "SELEC"), (" ", "empty"), ("SELECT * FROM nowhere", "nowhere")):
+        done = run(server, "sql", query)
+        assert done.returncode == 2
+        assert told in done.stderr
+        assert "cure: " in done.stderr
+
+
+def test_tail_begins_with_the_last_rows_and_goes_on_through_a_swap(
+    server: ServerProcess, sink: FlightSink, generation: str, tmp_path: Path
+) -> None:
+    with lines_of(server, tmp_path, "tail", "appends", "-n", "2", "--columns", "name,age") as printed:
+        assert printed(3) == ["name\tage", "Ann\t48", "Ann\t49"]
+        sink.put(batch(generation, 1, {APPENDS: ([row(20, "Bob\tB.\n"), row(21, None)], [])}))
+        assert printed(5)[3:] == ["Bob B. \t50", "\t51"]
+        published(sink, [row(number, "Cid") for number in range(4)])
+        assert printed(7)[5:] == ["Cid\t32", "Cid\t33"]
+
+
+def test_tail_as_json_tells_deletes_and_generations(
+    server: ServerProcess, sink: FlightSink, generation: str, tmp_path: Path
+) -> None:
+    with lines_of(server, tmp_path, "tail", "keyed", "--json") as printed:
+        printed(2)
+        sink.put(batch(generation, 1, {KEYED: ([row(2, "Bob")], [{"name": "Ann", "age": 31}])}))
+        told = [json.loads(line) for line in printed(4)]
+    assert told[0] == {"op": "generation", "generation": generation}
+    assert told[1]["row"] == {**row(1), "ts": "2026-01-31T12:00:00.000Z"}
+    assert told[2] == {"op": "delete", "key": {"name": "Ann", "age": 31}}
+    assert (told[3]["op"], told[3]["row"]["name"]) == ("upsert", "Bob")
+
+
+def test_tail_in_a_terminal_shows_rows_in_place(server: ServerProcess) -> None:
+    shown = in_terminal(server, "tail", "appends", "-n", "3", until="9.5")
+    assert "appends  20 rows" in shown
+    assert "balance" in shown
+    assert "8.0" not in shown
+
+
+def test_tail_of_what_is_not_there_names_what_is(server: ServerProcess) -> None:
+    for arguments, told in (
+        (["apends"], '"appends"'),
+        (["appends", "--columns", "nme"], '"name"'),
+        (["keyed", "-n", "-1"], "-n"),
+    ):
+        done = run(server, "tail", *arguments)
+        assert done.returncode == 2
+        assert told in done.stderr
+
+
+def test_a_reader_that_has_enough_ends_it_quietly(server: ServerProcess) -> None:
+    query = "SELECT a.* FROM appends a, appends b, appends c, appends d LIMIT 50000"
+    command = f"{' '.join(COMMAND)} sql '{query}' | head -1"
+    done = subprocess.run(
+        ["bash", "-c", command],
+        env=environment(server),
+        capture_output=True,
+        text=True,
+        timeout=WAIT_SECONDS,
+        check=False,
+    )
+    assert (done.stdout.count("\n"), done.stderr) == (1, "")

@@ -61,8 +61,15 @@ def is_within(module: str, package: str) -> bool:
     return module == package or module.startswith(f"{package}.")
 
 
-@pytest.mark.parametrize(("importer", "other"), [("pipeline", "server"), ("server", "pipeline")])
-def test_pipeline_and_server_never_import_each_other(importer: str, other: str) -> None:
+@pytest.mark.parametrize(
+    ("importer", "other"),
+    [
+        ("pipeline", "server"),
+        ("server", "pipeline"),
+        *(("client", other) for other in ("server", "pipeline", "control", "up", "cli")),
+    ],
+)
+def test_pipeline_and_server_never_import_each_other_nor_the_client_them(importer: str, other: str) -> None:
     offenders = [
         relative(path)
         for path in SOURCES

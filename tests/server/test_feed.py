@@ -33,6 +33,14 @@ def applied(rows: dict[Any, Row], changes: pa.Table) -> None:
             rows[key] = row
 
 
+def comparable(rows: dict[Any, Row]) -> list[str]:
+    """Rows as text, so that NaN equals itself. DuckDB keeps 0.0 where it is updated to -0.0, which equals it."""
+    return sorted(
+        repr({name: 0.0 if isinstance(value, float) and value == 0 else value for name, value in row.items()})
+        for row in rows.values()
+    )
+
+
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
 @given(data=st.data())
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -55,7 +63,7 @@ def test_changes_from_any_place_lead_to_the_table(shape: TableShape, data: st.Da
         keys = [tuple(row[column] for column in header.key) for row in changes.to_pylist()]
         assert len(keys) == len(set(keys))
         applied(rows, changes)
-        assert repr(sorted(rows.items(), key=repr)) == repr(sorted(states[-1].items(), key=repr))
+        assert comparable(rows) == comparable(states[-1])
     store.close()
 
 

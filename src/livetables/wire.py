@@ -9,13 +9,16 @@ import json
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 
 from livetables.change import Batch, TableChanges, TableShape
 
 LENGTH = struct.Struct("<Q")
+
+# Of a batch in the pipeline, in order; `deliver` is the way to the server, its commit, and its answer.
+Phase = Literal["offsets", "planning", "log", "collect", "changelog", "deliver", "commit"]
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,25 @@ class SourceReport:
     table: str
     topic: str
     lag_records: int
+
+
+@dataclass(frozen=True)
+class BatchTimes:
+    """What a batch took in the pipeline: all of it, and its phases."""
+
+    seconds: float
+    phases: Mapping[Phase, float]
+
+
+@dataclass(frozen=True)
+class PipelineReport:
+    """How a pipeline as a whole fares."""
+
+    started: float  # in seconds since 1970
+    query_restarts: int  # since then
+    generations: Mapping[str, int]  # by state, all that ever were
+    batches: Sequence[BatchTimes] = ()  # since the report before
+    spark_ui: str | None = None  # where it is, if there is one
 
 
 @dataclass(frozen=True)
@@ -53,6 +75,7 @@ def encode_batch(batch: Batch) -> bytes:
         "tables": [changes.table for changes in batch.changes],
         "lengths": [len(stream) for stream in streams],
         "unknown_fields": batch.unknown_fields,
+        "records": batch.records,
     }
     return b"".join([_header(header), *streams])
 
@@ -65,6 +88,7 @@ def decode_batch(data: bytes | pa.Buffer) -> Batch:
         header["batch_id"],
         tuple(TableChanges(*each) for each in changes),
         header["unknown_fields"],
+        header["records"],
     )
 
 

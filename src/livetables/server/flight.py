@@ -29,12 +29,12 @@ from livetables.change import TableShape
 from livetables.errors import ErrorCode, LivetablesError, RequestError, SinkError
 from livetables.server.control_door import ControlDoor
 from livetables.server.key import Key
-from livetables.server.metrics import Metrics
+from livetables.server.metrics import SQL, Metrics, counted
 from livetables.server.services import Pulse
 from livetables.server.store import SQL_SECONDS_MAX, Store
 from livetables.server.viewport import Selection, Type, ViewOptions, chosen_columns, column_type
 from livetables.settings import choice
-from livetables.wire import Receipt, SourceReport, decode_batch, decode_shapes
+from livetables.wire import PipelineReport, Receipt, SourceReport, decode_batch, decode_shapes
 
 SCANS_MAX = 8
 STALLED_SECONDS_MAX = 60.0  # a client that takes no chunk for so long loses its stream; one of SQL has its own time
@@ -103,9 +103,10 @@ class _SourceReport(_Value):
 
 
 class _Report(_Value):
-    generation: str
+    generation: str | None  # what is shown; None while there is nothing
     sources: list[_SourceReport]
     problem: str | None = None
+    pipeline: PipelineReport | None = None
 
 
 class _Wait(_Value):
@@ -194,10 +195,9 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
         started = time.perf_counter()
         applied = self._store.put(batch)
         if applied:
-            self._metrics.batch_seconds.observe(time.perf_counter() - started)
-            self._metrics.batches.inc()
-            for changes in batch.changes:
-                self._metrics.rows.labels(changes.table).inc(changes.upserts.num_rows + changes.deletes.num_rows)
+            seconds = time.perf_counter() - started
+            generation = self._store.generations().get(batch.generation)
+            self._metrics.committed(batch, is_published=bool(generation and generation.published), seconds=seconds)
         return {"applied": applied}
 
     def _publish(self, _context: Any, body: Any) -> None:
@@ -223,7 +223,11 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
     def _report(self, _context: Any, body: Any) -> None:
         report = _decoded(_Report.model_validate_json, _limited(body), "report")
         sources = [SourceReport(each.table, each.topic, each.lag_records) for each in report.sources]
-        self._pulse.reported(report.generation, sources, report.problem)
+        if report.generation is not None:
+            self._pulse.reported(report.generation, sources, report.problem)
+        if report.pipeline is not None:
+            self._pulse.pipeline = report.pipeline
+        self._metrics.reported(sources, report.pipeline)
 
     def _control_requests(self, context: Any, body: Any) -> list[dict[str, object]]:
         wanted = _decoded(_Wait.model_validate_json, _limited(body), "control_requests").seconds_max
@@ -267,10 +271,12 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
         with _flight_errors():
             request = _parsed_ticket(ticket.ticket)
             if isinstance(request, WindowTicket):
-                _, window = self._store.window(request.table, request)
+                table, window = self._store.window(request.table, request)
+                self._metrics.rows_sent.labels(table.shape.name, "flight").inc(window.rows.num_rows)
                 return flight.RecordBatchStream(window.rows)
-            stream = self._opened(request)
-            return flight.GeneratorStream(stream.schema, stream)
+            name = SQL if isinstance(request, SqlTicket) else self._store.table(request.table).shape.name
+            stream, sent = self._opened(request), self._metrics.rows_sent.labels(name, "flight")
+            return flight.GeneratorStream(stream.schema, counted(stream, sent))
 
     def _opened(self, request: TableTicket | SqlTicket) -> _Stream:
         if isinstance(request, SqlTicket):

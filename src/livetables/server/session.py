@@ -99,6 +99,7 @@ class Subscription:
 
     def has(self, state: State) -> None:
         """The client was sent this state."""
+        state.count_sent(follows=self.format == "json" and self._is_one_before(state))
         self.generation, self.columns, self.sequence = state.heading.generation, state.columns, state.heading.sequence
         self.problem = None
 
@@ -314,7 +315,7 @@ class Sessions:
                 log.exception("cannot look after the sessions")
 
     def _look_after(self, status: Status, told: object) -> object:
-        cause = (status.state, status.message, [source.lag_records for source in status.sources])
+        cause = (status.state, status.message, status.spark_ui, [source.lag_records for source in status.sources])
         now = time.monotonic()
         for session in list(self._sessions):
             if cause != told:

@@ -27,6 +27,7 @@ from pydantic_core import from_json
 
 from livetables.change import TableShape
 from livetables.errors import ErrorCode, LivetablesError, RequestError, SinkError
+from livetables.log import Throttle, tell
 from livetables.server.control_door import ControlDoor
 from livetables.server.key import Key
 from livetables.server.metrics import SQL, Metrics, counted
@@ -66,6 +67,7 @@ ACTIONS = {
 }
 
 log = logging.getLogger(__name__)
+throttle = Throttle()
 
 Parsed = TypeVar("Parsed")
 
@@ -188,7 +190,10 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
 
     def _begin(self, _context: Any, body: Any) -> None:
         generation, shapes = _decoded(decode_shapes, body, "begin")
+        is_new = generation not in self._store.generations()
         self._store.begin(generation, shapes)
+        if is_new:
+            tell(log, "generation_begun", generation=generation, tables=len(shapes))
 
     def _put(self, _context: Any, body: Any) -> dict[str, bool]:
         batch = _decoded(decode_batch, body, "put")
@@ -201,10 +206,16 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
         return {"applied": applied}
 
     def _publish(self, _context: Any, body: Any) -> None:
-        self._store.publish(_decoded(_Named.model_validate_json, _limited(body), "publish").generation)
+        generation = _decoded(_Named.model_validate_json, _limited(body), "publish").generation
+        self._store.publish(generation)
+        tell(log, "generation_published", generation=generation)
 
     def _drop(self, _context: Any, body: Any) -> None:
-        self._store.drop(_decoded(_Named.model_validate_json, _limited(body), "drop").generation)
+        generation = _decoded(_Named.model_validate_json, _limited(body), "drop").generation
+        is_there = generation in self._store.generations()
+        self._store.drop(generation)
+        if is_there:
+            tell(log, "generation_dropped", generation=generation)
 
     def _generations(self, _context: Any, _body: Any) -> list[dict[str, object]]:
         generations = self._store.generations()
@@ -301,6 +312,7 @@ class _KeyCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]
         if self._key.fits_header(next(iter(headers.get("authorization", [])), None)):
             return
         self._metrics.logins_failed.labels("flight").inc()
+        throttle.tell(log, "login_failed", logging.WARNING, door="flight")
         problem = "the key is wrong" if "authorization" in headers else "the key is missing"
         cure = "send the header `authorization: Bearer <key>` with the server's key (LIVETABLES_TOKEN)"
         message, extra_info = _told("unauthorized", problem, cure)

@@ -23,6 +23,7 @@ import pyarrow as pa
 from prometheus_client import Counter
 
 from livetables.errors import RequestError
+from livetables.log import Throttle
 from livetables.server import protocol
 from livetables.server.metrics import Metrics
 from livetables.server.rows import encoded_rows
@@ -33,8 +34,10 @@ from livetables.server.websocket import text_frame
 TICK_SECONDS = 0.02
 WORKERS = 2
 FRAMES_KEPT = 8
+SLOW_SECONDS = 1.0  # an evaluation that is worth a warning
 
 log = logging.getLogger(__name__)
+throttle = Throttle()
 
 
 @dataclass(frozen=True)
@@ -211,7 +214,10 @@ class Hub:
         sent = self._metrics.rows_sent.labels(table.shape.name, "websocket")
         state = State(heading, viewport.options, columns, window.ids, window.rows, rows, window.total, sent)
         self._metrics.evaluations.inc()
-        self._metrics.evaluation_seconds.observe(time.monotonic() - started)
+        seconds = time.monotonic() - started
+        self._metrics.evaluation_seconds.observe(seconds)
+        if seconds > SLOW_SECONDS:
+            throttle.tell(log, "slow_viewport", logging.WARNING, table=viewport.table, seconds=f"{seconds:.1f}")
         if isinstance(before, State):
             state = state.after(before)
         viewport.sequence = state.heading.sequence

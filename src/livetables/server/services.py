@@ -40,8 +40,9 @@ class Pulse:
     def status(self) -> Status:
         newest = {name: table.newest for name, table in self._store.tables().items()}
         status = self._freshness.status(datetime.now(UTC), self._store.live(), newest)
-        is_there = self.pipeline and status.state != "pipeline_down"
-        return replace(status, spark_ui=self.pipeline.spark_ui) if self.pipeline and is_there else status
+        if self.pipeline and status.state != "pipeline_down":
+            return replace(status, spark_ui=self.pipeline.spark_ui)
+        return status
 
     def _arrived(self, changed: Changed) -> None:
         with self._lock:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from pyspark.sql import SparkSession
 
 from livetables.pipeline.lag import source_reports
+from livetables.pipeline.phases import DriverSteps, batch_times
 from livetables.spec import JoinType
 from livetables.up.broker import Broker
+from livetables.wire import Phase, PipelineReport
 from tests.support.pipeline import GENERATION, Stage, random_records
 from tests.support.server import LiveClient, ServerProcess
 
@@ -38,7 +40,8 @@ def test_what_is_sent_to_kafka_is_what_clients_hold(spark: SparkSession, broker:
     stage.send(random_records(chance, 160))
     with ServerProcess(tmp_path) as server:
         sink = server.sink()
-        query = stage.start(spark, JOINS, tmp_path / "checkpoint", sink, max_records=50)
+        steps = DriverSteps()
+        query = stage.start(spark, JOINS, tmp_path / "checkpoint", sink, max_records=50, steps=steps)
         try:
             query.processAllAvailable()
             sink.publish(GENERATION)
@@ -65,8 +68,18 @@ def test_what_is_sent_to_kafka_is_what_clients_hold(spark: SparkSession, broker:
                     ("users_ui", stage.topics["users"], 0),
                     ("accounts_ui", stage.topics["accounts"], 0),
                 ]
-                sink.report(GENERATION, reports)
-                client.receive_until(lambda frame: frame.get("state") == "live", "the report")
+                times = batch_times(query, steps, None)
+                assert [set(each.phases) for each in times.values()] == [set(get_args(Phase))] * len(times)
+                assert all(0 < sum(each.phases.values()) <= each.seconds + 0.1 for each in times.values())
+                assert batch_times(query, steps, max(times)) == {}
+                pipeline = PipelineReport(0.0, 0, {"live": 1}, list(times.values()), "http://127.0.0.1:4040")
+                sink.report(GENERATION, reports, pipeline=pipeline)
+                told = client.receive_until(lambda frame: frame.get("state") == "live", "the report")
+                assert told["spark_ui"] == "http://127.0.0.1:4040"
+                assert server.metric("livetables_pipeline_batch_seconds_count") == len(times)
+                assert server.metric('livetables_pipeline_phase_seconds_count{phase="deliver"}') == len(times)
+                # Since the server was killed: all that was sent after it was back.
+                assert server.metric('livetables_records_total{table="users_ui"}') > 0
             assert stage.differences(ServedTables(server), JOINS) == {}
         finally:
             query.stop()

@@ -54,6 +54,7 @@ class Batch:
     batch_id: int
     changes: tuple[TableChanges, ...]
     unknown_fields: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # table, field, records that had it
+    records: Mapping[str, int] = field(default_factory=dict)  # taken from Kafka, by the table they are for
 
     def is_new_after(self, last_batch_id: int | None) -> bool:
         """Whether it is the next one to apply; one that was applied before is not, and a gap is a SinkError."""

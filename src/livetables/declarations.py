@@ -11,6 +11,7 @@ from livetables.settings import Problems, Section, choice, quoted
 from livetables.spec import (
     COLUMN_TYPES,
     CONTROL_TABLES,
+    DEAD_LETTERS,
     JOIN_ALIASES,
     NAME_PATTERN,
     TOPIC_CURE,
@@ -25,7 +26,7 @@ from livetables.spec import (
 
 TABLE_KEYS = ("topic", "publish", "aliases", "start", "columns")
 VIEW_KEYS = ("join", "left", "right", "on", "aliases", "lookback_seconds")
-STATUS_TABLES = (*CONTROL_TABLES, "dead_letters")
+STATUS_TABLES = (*CONTROL_TABLES, DEAD_LETTERS)
 
 # Where two presets declare the same key, the first one here wins.
 PRESETS = {

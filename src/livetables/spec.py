@@ -14,6 +14,7 @@ from typing import Literal, get_args
 NAME_PATTERN = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 TOPIC_PATTERN = re.compile(r"[A-Za-z0-9._-]{1,249}")
 TOPIC_CURE = "use 1 to 249 of A-Z a-z 0-9 . _ -"
+DEAD_LETTERS = "dead_letters"  # the table of the records that are no rows
 # What the pipeline tells of itself, kept in a generation without data.
 CONTROL_TABLES = ("orchestrator_status", "control_raw", "generations", "kafka_topics")
 OFFSET_BITS = 44  # 17 trillion records a partition, half a million partitions

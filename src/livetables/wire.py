@@ -10,7 +10,7 @@ import json
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
@@ -21,6 +21,9 @@ NO_BATCH = -1  # the sequence of a generation before its first batch
 DELETED = "_deleted"  # the column of changes that tells whether a row is gone
 HEADER = b"livetables"  # where a schema's metadata has the header
 
+# Of a batch in the pipeline, in order; `deliver` is the way to the server, its commit, and its answer.
+Phase = Literal["offsets", "planning", "log", "collect", "changelog", "deliver", "commit"]
+
 
 @dataclass(frozen=True)
 class SourceReport:
@@ -29,6 +32,25 @@ class SourceReport:
     table: str
     topic: str
     lag_records: int
+
+
+@dataclass(frozen=True)
+class BatchTimes:
+    """What a batch took in the pipeline: all of it, and its phases."""
+
+    seconds: float
+    phases: Mapping[Phase, float]
+
+
+@dataclass(frozen=True)
+class PipelineReport:
+    """How a pipeline as a whole fares."""
+
+    started: float  # in seconds since 1970
+    query_restarts: int  # since then
+    generations: Mapping[str, int]  # by state, all that ever were
+    batches: Sequence[BatchTimes] = ()  # since the report before
+    spark_ui: str | None = None  # where it is, if there is one
 
 
 @dataclass(frozen=True)
@@ -88,6 +110,7 @@ def encode_batch(batch: Batch) -> bytes:
         "tables": [changes.table for changes in batch.changes],
         "lengths": [len(stream) for stream in streams],
         "unknown_fields": batch.unknown_fields,
+        "records": batch.records,
     }
     return b"".join([_header(header), *streams])
 
@@ -100,6 +123,7 @@ def decode_batch(data: bytes | pa.Buffer) -> Batch:
         header["batch_id"],
         tuple(TableChanges(*each) for each in changes),
         header["unknown_fields"],
+        header["records"],
     )
 
 

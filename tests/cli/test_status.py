@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from rich.console import Console
 
+from livetables.cli.status import show
 from livetables.client.running import Addresses, Running
 from tests.support.server import TOKEN, ServerProcess
 from tests.support.up import COMMAND, clean_environment
@@ -79,3 +83,20 @@ def test_a_system_that_was_killed_is_told_as_a_server_that_does_not_answer(tmp_p
     assert done.returncode == 2
     assert "no livetables server answers at http://127.0.0.1:1" in done.stderr
     assert "start one with `livetables up`" in done.stderr
+
+
+def test_sparks_pages_are_shown_where_there_are_any() -> None:
+    told: dict[str, Any] = {
+        "state": "live",
+        "message": "up to date",
+        "orchestrator": None,
+        "clients": 0,
+        "subscriptions": 0,
+        "addresses": {"kafka": None, "http": "http://127.0.0.1:8765", "flight": None},
+        "history": [],
+        "spark_ui": "http://127.0.0.1:4040",
+    }
+    for spark_ui, is_shown in (("http://127.0.0.1:4040", True), (None, False)):
+        screen = io.StringIO()
+        show(Console(file=screen), {**told, "spark_ui": spark_ui})
+        assert ("spark       http://127.0.0.1:4040" in screen.getvalue()) is is_shown

@@ -6,9 +6,13 @@ does the same for longer, and in all combinations.
 
 from __future__ import annotations
 
+import json
 import random
+import socket
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import urlopen
 
 import pytest
 
@@ -48,9 +52,12 @@ def seed() -> None:
 
 @pytest.fixture(scope="module")
 def system(chance: random.Random, tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    """Started when a thousand messages were there already. Its broker is its own, to be killed."""
+    """Started when a thousand messages were there already, with Spark's pages. Its broker is its own, to be killed."""
     directory = tmp_path_factory.mktemp("system")
-    with Broker() as broker, System(directory, broker, chance, LINGERING) as system:
+    file = directory / "livetables.toml"
+    file.write_text('[pipeline.spark]\n"spark.ui.enabled" = "true"\n"spark.ui.port" = "0"\n')
+    settings = {**LINGERING, "LIVETABLES_CONFIG": str(file)}
+    with Broker() as broker, System(directory, broker, chance, settings) as system:
         system.new_topic("users")
         system.new_topic("accounts")
         messages = []
@@ -78,6 +85,31 @@ def test_a_start_after_a_thousand_messages_builds_once(system: System) -> None:
     status = system.status()
     assert (status["generation"], status["state"]) == (generation["generation"], "live")
     assert status["lastApplied"]
+
+
+def test_what_the_pipeline_tells_of_itself_is_in_the_metrics(system: System) -> None:
+    metric = system.server.metric
+    system.wait(lambda: metric('livetables_generations{state="live"}') == 1, "the generation is told")
+    system.wait(lambda: metric("livetables_pipeline_batch_seconds_count") > 0, "batches are told")
+    assert metric('livetables_pipeline_phase_seconds_sum{phase="deliver"}') > 0
+    assert metric("livetables_query_restarts_total") == 0
+    for table in ("users_ui", "accounts_ui"):
+        taken, dead = (metric(f'livetables_{each}_total{{table="{table}"}}') for each in ("records", "dead_letters"))
+        assert taken - dead == system.count(table) > 0
+
+
+def test_sparks_pages_are_linked_and_are_on_loopback_only(system: System) -> None:
+    def link() -> str | None:
+        told: str | None = json.loads(system.server.get("/api/status"))["spark_ui"]
+        return told
+
+    system.wait(lambda: link() is not None, "the link")
+    address = urlsplit(link() or "")
+    assert address.hostname == "127.0.0.1"
+    with urlopen(f"http://127.0.0.1:{address.port}/", timeout=30) as page:
+        assert page.status == 200
+    with pytest.raises(ConnectionRefusedError):  # another address of this machine
+        socket.create_connection(("127.0.0.2", address.port or 0), timeout=10)
 
 
 def test_a_rollback_is_rejected_when_nothing_lingers(system: System) -> None:

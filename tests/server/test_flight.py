@@ -450,7 +450,8 @@ def test_a_batch_is_counted_once(served: Served, client: Client) -> None:
     assert [client.action("put", body) for _ in range(2)] == [{"applied": True}, {"applied": False}]
     assert served.count("livetables_batches_total") == 1
     assert served.count("livetables_batch_seconds_count") == 1
-    assert served.count("livetables_rows_total", table="people") == 3
+    assert served.count("livetables_rows_total", table="people", change="upsert") == 2
+    assert served.count("livetables_rows_total", table="people", change="delete") == 1
     assert served.pulse.status().state == "live"
 
 

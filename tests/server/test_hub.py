@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from livetables.server import hub as hub_module
 from livetables.server.hub import Hub, State
 from livetables.server.metrics import Metrics
 from livetables.server.store import Store
@@ -48,4 +49,24 @@ def test_a_subscriber_that_fails_does_not_stop_the_others(caplog: pytest.LogCapt
 
     assert asyncio.run(watch()) == [0, 1, 2, 3]
     assert "cannot tell a subscriber of appends" in caplog.text
+    store.close()
+
+
+def test_a_viewport_that_takes_long_is_told_with_its_table(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub_module, "SLOW_SECONDS", -1.0)  # every one does
+    store = Store(None)
+    store.begin("g1", [APPENDS])
+    store.publish("g1")
+
+    async def look() -> None:
+        hub = Hub(store, Metrics())
+        hub.start()
+        viewport = hub.subscribe("appends", ViewOptions(), lambda: None)
+        await until(lambda: viewport.state is not None)
+        await hub.stop()
+
+    asyncio.run(look())
+    assert "event=slow_viewport table=appends seconds=0.0" in caplog.text
     store.close()

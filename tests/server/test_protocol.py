@@ -34,6 +34,7 @@ SERVER_FRAMES: dict[str, Callable[[], str]] = {
             "catching up: 12,000 records of topic user are still to be read",
             NOW,
             (Source("users", "user", 12_000, NOW),),
+            "http://127.0.0.1:4040",
         )
     ),
     "error": lambda: protocol.error(

@@ -120,7 +120,7 @@ class ServerProcess:
             return client.do_get(flight.Ticket(json.dumps({"table": name})), options).read_all()
 
     def metric(self, name: str) -> float:
-        (value,) = re.findall(rf"^{name} (\S+)$", self.get("/metrics"), re.MULTILINE)
+        (value,) = re.findall(rf"^{re.escape(name)} (\S+)$", self.get("/metrics"), re.MULTILINE)
         return float(value)
 
     def _ended(self) -> int:

@@ -13,6 +13,7 @@ from livetables.client.door import Door
 from livetables.client.running import Addresses, Running, reachable
 from livetables.config import Config, load_config, server_token
 from livetables.errors import ConfigError
+from livetables.log import LineFormatter
 
 SERVER_VARIABLES = {"LIVETABLES_SERVER_HOST", "LIVETABLES_SERVER_PORT"}
 
@@ -33,8 +34,14 @@ def chosen_config(arguments: argparse.Namespace) -> Config:
     return load_config(config_path(arguments), os.environ)
 
 
+def log_to(handler: logging.Handler) -> None:
+    """Have the log of this process written, in the one form that it has everywhere."""
+    handler.setFormatter(LineFormatter())
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+
+
 def log_to_stderr() -> None:
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    log_to(logging.StreamHandler(sys.stderr))
 
 
 def add_server_options(parser: argparse.ArgumentParser) -> None:

@@ -67,6 +67,7 @@ def show(console: Console, status: Mapping[str, Any]) -> None:
         "kafka": status["addresses"]["kafka"],
         "page": status["addresses"]["http"],
         "flight": status["addresses"]["flight"],
+        "spark": status.get("spark_ui"),
     }
     for name, text in lines.items():
         if text:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import math
 import os
 import re
@@ -15,7 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from livetables.cli.demo_data import stopped_by_signals
-from livetables.cli.options import add_config_option, chosen_config, config_path
+from livetables.cli.options import add_config_option, chosen_config, config_path, log_to
 from livetables.client.running import DIRECTORY, Addresses
 from livetables.config import Config, server_token
 from livetables.demo_records import DemoOptions
@@ -65,6 +66,9 @@ def run(arguments: argparse.Namespace) -> int:
         demo_rate=arguments.rate if arguments.demo else None,
     )
     steps = Steps(Console())
+    logs = DIRECTORY / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    log_to(logging.FileHandler(logs / "up.log", delay=True))
 
     def ready(addresses: Addresses) -> None:
         # What follows the # stays in the browser. A key that was chosen is known, and this may be written to a log.

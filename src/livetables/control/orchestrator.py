@@ -49,7 +49,8 @@ class Orchestrator:
         self._decisions = Decisions(Resolver(self._spec, ground.config.control.topic), self._tables)
         self._running = Running()
         self._supervision = Supervision(self._running, topics, sink)
-        self._telling = Telling(self._running, self._decisions, self._tables, sink, say)
+        ui = ground.spark.sparkContext.uiWebUrl
+        self._telling = Telling(self._running, self._decisions, self._tables, sink, say, ui)
         self._left_over: StoredGeneration | None = None  # published before the start, and not resumed
         self._last_number = 0  # of a generation
         self._hampered: dict[str, LivetablesError] = {}  # by step

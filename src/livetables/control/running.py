@@ -23,10 +23,11 @@ from livetables.pipeline.delivery import Delivered, Delivery
 from livetables.pipeline.flight_sink import FlightSink
 from livetables.pipeline.kafka_clients import Redaction
 from livetables.pipeline.lag import records_read, source_reports
+from livetables.pipeline.phases import DriverSteps, batch_times
 from livetables.pipeline.query import start_generation
 from livetables.pipeline.topics import Topic
 from livetables.spec import GenerationSpec
-from livetables.wire import SourceReport
+from livetables.wire import BatchTimes, SourceReport
 
 LAYOUT_VERSION = 1  # of what a checkpoint holds; a new one builds every generation anew
 FIRST_DELAY_SECONDS = 1.0
@@ -74,6 +75,7 @@ class RunningGeneration:
         self.trouble: str | None = None  # why its query died
         self.blocked: str | None = None  # why its topics cannot be read
         self.outdated: str | None = None  # why it can never be right again, and another must take its place
+        self.starts = 0  # of its query
         self.tries = 0  # starts without a batch since
         self.due = 0.0  # when to start it (again)
         self._ground = ground
@@ -81,6 +83,8 @@ class RunningGeneration:
         self._query: StreamingQuery | None = None
         self._delivery: Delivery | None = None
         self._delivered = Delivered()
+        self._steps = DriverSteps()
+        self._told_batch_id: int | None = None  # the last whose times were told
 
     def move(self, event: Event) -> None:
         self.state = next_state(self.state, event)
@@ -94,6 +98,7 @@ class RunningGeneration:
 
     def start(self) -> None:
         """Start its query, or start it again where its checkpoint is."""
+        self.starts += 1
         self.tries += 1
         self._delivery = Delivery(self._ground.sink(), self._delivered)
         config = self._ground.config
@@ -106,6 +111,7 @@ class RunningGeneration:
                 checkpoint=self._ground.checkpoints.path(self.name),
                 sink=self._delivery,
                 max_records_per_batch=config.pipeline.max_records_per_batch,
+                steps=self._steps,
             )
         except (CapturedException, Py4JJavaError) as error:
             self._delivery.release()
@@ -163,6 +169,12 @@ class RunningGeneration:
         """How far behind its topics it was after its last batch."""
         progress = self._query.lastProgress if self._query else None
         return source_reports(progress, self.spec) if progress else []
+
+    def batch_times(self) -> list[BatchTimes]:
+        """What its batches took, those since the last call, the newest first."""
+        found = batch_times(self._query, self._steps, self._told_batch_id) if self._query else {}
+        self._told_batch_id = max(found, default=self._told_batch_id)
+        return list(found.values())
 
     def misfit(self, before: Wanted) -> str | None:
         """Says of which topic not one record fits its table, among those that were not wanted before."""

@@ -24,6 +24,7 @@ class Running:
     live: RunningGeneration | None = None
     build: RunningGeneration | None = None
     lingering: list[RunningGeneration] = field(default_factory=list)  # newest first
+    query_restarts: int = 0
 
     def all(self) -> list[RunningGeneration]:
         return [each for each in (self.live, self.build, *self.lingering) if each]
@@ -72,6 +73,7 @@ class Supervision:
             generation.outdated = error.problem
             return
         generation.start()
+        self._running.query_restarts += generation.starts > 1
         tell("query_started", generation=generation.name, tries=generation.tries)
 
     def _works(self, generation: RunningGeneration) -> None:

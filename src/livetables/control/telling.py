@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
 
 from livetables.control import status
 from livetables.control.decisions import Decisions
+from livetables.control.generation import STATES
 from livetables.control.log import tell
 from livetables.control.running import RunningGeneration
 from livetables.control.status_tables import StatusTables
 from livetables.control.supervision import Running
 from livetables.pipeline.flight_sink import FlightSink
+from livetables.wire import PipelineReport
 
 TELL_SECONDS = 1.0
 
@@ -27,6 +30,7 @@ class Telling:
         tables: StatusTables,
         sink: FlightSink,
         say: Callable[[str], None],
+        spark_ui: str | None,
     ) -> None:
         self._running = running
         self._decisions = decisions
@@ -35,6 +39,8 @@ class Telling:
         self._say = say
         self._said = ""
         self._tell_due = 0.0
+        self._spark_ui = spark_ui
+        self._started = time.time()
 
     def is_due_now(self) -> None:
         """Something has happened."""
@@ -71,8 +77,7 @@ class Telling:
             self._said = message
             self._say(message)
         self._tables.flush()
-        if shown:
-            self._sink.report(shown, reports, message if state == "failed" else None)
+        self._sink.report(shown, reports, message if state == "failed" else None, self._pipeline())
 
     def is_live(self, generation: RunningGeneration) -> None:
         """A generation is what people see now."""
@@ -87,6 +92,16 @@ class Telling:
         row = {"generation": name, "state": state, "retired": datetime.now(UTC), "message": why}
         self._tables.set("generations", row)
         self.is_due_now()
+
+    def _pipeline(self) -> PipelineReport:
+        states = Counter[str](row["state"] for row in self._tables.rows("generations"))
+        return PipelineReport(
+            self._started,
+            self._running.query_restarts,
+            {state: states[state] for state in STATES},
+            [times for generation in self._running.all() for times in generation.batch_times()],
+            self._spark_ui,
+        )
 
     def _state(self, hampered: str | None) -> tuple[str, str]:
         """What the status says: a state, and a sentence."""

@@ -22,9 +22,17 @@ import pyarrow.compute as pc
 from livetables.change import TableChanges, TableShape
 from livetables.pipeline.dead_letter import readable, reason
 from livetables.pipeline.join import match_streams
-from livetables.spec import GenerationSpec, JoinedColumn, JoinType, Table, View, joined_columns, record_position
+from livetables.spec import (
+    DEAD_LETTERS,
+    GenerationSpec,
+    JoinedColumn,
+    JoinType,
+    Table,
+    View,
+    joined_columns,
+    record_position,
+)
 
-DEAD_LETTERS = "dead_letters"
 NO_DELETES = pa.table({})
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
@@ -82,6 +90,11 @@ def changes(streams: Mapping[str, pa.StructArray], spec: GenerationSpec) -> tupl
         _dead_letters(spec, streams),
     ]
     return tuple(change for change in changed if change.upserts.num_rows or change.deletes.num_rows)
+
+
+def records(streams: Mapping[str, pa.StructArray], spec: GenerationSpec) -> dict[str, int]:
+    """How many records a micro-batch took from the topic of each table, by what readers call it."""
+    return {table.publish: len(streams[table.name]) for table in spec.tables}
 
 
 def unknown_fields(streams: Mapping[str, pa.StructArray], spec: GenerationSpec) -> dict[str, dict[str, int]]:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from livetables.change import Batch, TableShape
 from livetables.errors import SinkError
 from livetables.pipeline.callback import Callback
-from livetables.pipeline.changelog import DEAD_LETTERS
 from livetables.pipeline.flight_sink import FlightSink, NoAnswerError, SinkClosedError
+from livetables.spec import DEAD_LETTERS
 
 
 @dataclass

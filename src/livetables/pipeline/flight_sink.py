@@ -27,7 +27,7 @@ from pyarrow import flight
 
 from livetables.change import Batch, TableShape
 from livetables.errors import RequestError, SinkError
-from livetables.wire import ControlRequest, Receipt, SourceReport, encode_batch, encode_shapes
+from livetables.wire import ControlRequest, PipelineReport, Receipt, SourceReport, encode_batch, encode_shapes
 
 BODY_BYTES_MAX = 2_000_000_000  # gRPC's messages end at 2 GiB
 FIRST_DELAY_SECONDS = 0.1
@@ -164,9 +164,21 @@ class FlightSink:
 
     # What is only good now; whoever calls these does so again and again
 
-    def report(self, generation: str, sources: Sequence[SourceReport], problem: str | None = None) -> None:
-        """Tell how far behind its topics a generation is, and why it does not move if it has a problem."""
-        told = {"generation": generation, "sources": [asdict(source) for source in sources], "problem": problem}
+    def report(
+        self,
+        generation: str | None,
+        sources: Sequence[SourceReport],
+        problem: str | None = None,
+        pipeline: PipelineReport | None = None,
+    ) -> None:
+        """Tell how far behind its topics the generation is that is shown, if one is, why it does not move if it has a
+        problem, and how the pipeline as a whole fares."""
+        told = {
+            "generation": generation,
+            "sources": [asdict(source) for source in sources],
+            "problem": problem,
+            "pipeline": asdict(pipeline) if pipeline else None,
+        }
         self._act("report", _json(told), ANSWER_SECONDS)
 
     def control_requests(self, seconds_max: float) -> tuple[ControlRequest, ...]:

@@ -14,6 +14,7 @@ from livetables.change import Batch
 from livetables.pipeline import changelog
 from livetables.pipeline.join import join
 from livetables.pipeline.parse import parse
+from livetables.pipeline.phases import DriverSteps
 from livetables.pipeline.sink import Sink
 from livetables.pipeline.source import read_topic
 from livetables.spec import GenerationSpec
@@ -48,6 +49,7 @@ def start_generation(
     checkpoint: Path | str,
     sink: Sink,
     max_records_per_batch: int,
+    steps: DriverSteps | None = None,
 ) -> StreamingQuery:
     """Start a generation, or go on with it where its checkpoint is. For each micro-batch:
 
@@ -57,21 +59,27 @@ def start_generation(
     4. The sink commits the changes together with the batch id.
     5. Spark writes the batch id to the checkpoint.
 
-    A crash before 5 replays the batch with the same offsets and id; after 4, the sink ignores it.
+    A crash before 5 replays the batch with the same offsets and id; after 4, the sink ignores it. `steps` gets what
+    2 to 4 took.
     """
     records = {t.name: read_topic(spark, t, kafka_properties, max_records_per_batch) for t in spec.tables}
     parsed = {table.name: parse(records[table.name], table) for table in spec.tables}
     rows = join(parsed, spec)
 
     evaluation = Evaluation()
+    taken = steps or DriverSteps()
 
     def deliver(batch: DataFrame, batch_id: int) -> None:
         evaluation.suit(batch)
-        collected = _collected(batch)  # 2
+        with taken.timed(batch_id, "collect"):
+            collected = _collected(batch)  # 2
         evaluation.rows = collected.num_rows
-        streams = changelog.untagged(collected)
-        changed = changelog.changes(streams, spec)  # 3
-        sink.put(Batch(generation, batch_id, changed, changelog.unknown_fields(streams, spec)))  # 4
+        with taken.timed(batch_id, "changelog"):
+            streams = changelog.untagged(collected)
+            changed = changelog.changes(streams, spec)  # 3
+            unknown = changelog.unknown_fields(streams, spec)
+        with taken.timed(batch_id, "deliver"):
+            sink.put(Batch(generation, batch_id, changed, unknown, changelog.records(streams, spec)))  # 4
 
     sink.begin(generation, changelog.shapes(spec))
     return (

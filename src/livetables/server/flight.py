@@ -22,21 +22,23 @@ from typing import Any, TypeVar
 from weakref import WeakSet
 
 import pyarrow as pa
+from prometheus_client import Counter
 from pyarrow import flight
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 from pydantic_core import from_json
 
 from livetables.change import TableShape
 from livetables.errors import ErrorCode, LivetablesError, RequestError, SinkError
+from livetables.log import Throttle, tell
 from livetables.server.control_door import ControlDoor
 from livetables.server.feed import changes_schema
 from livetables.server.key import Key
-from livetables.server.metrics import Metrics
+from livetables.server.metrics import SQL, Metrics, counted
 from livetables.server.services import Pulse
 from livetables.server.store import SQL_SECONDS_MAX, Store
 from livetables.server.viewport import ARROW_TYPES, Selection, ViewOptions, chosen_columns, column_type
 from livetables.settings import choice
-from livetables.wire import NO_BATCH, Place, Receipt, SourceReport, decode_batch, decode_shapes
+from livetables.wire import NO_BATCH, PipelineReport, Place, Receipt, SourceReport, decode_batch, decode_shapes
 
 SCANS_MAX = 8
 STALLED_SECONDS_MAX = 60.0  # a client that takes no chunk for so long loses its stream; one of SQL has its own time
@@ -61,6 +63,7 @@ ACTIONS = {
 }
 
 log = logging.getLogger(__name__)
+throttle = Throttle()
 
 Parsed = TypeVar("Parsed")
 
@@ -125,9 +128,10 @@ class _SourceReport(_Value):
 
 
 class _Report(_Value):
-    generation: str
+    generation: str | None  # what is shown; None while there is nothing
     sources: list[_SourceReport]
     problem: str | None = None
+    pipeline: PipelineReport | None = None
 
 
 class _Wait(_Value):
@@ -210,24 +214,32 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
 
     def _begin(self, _context: Any, body: Any) -> None:
         generation, shapes = _decoded(decode_shapes, body, "begin")
+        is_new = generation not in self._store.generations()
         self._store.begin(generation, shapes)
+        if is_new:
+            tell(log, "generation_begun", generation=generation, tables=len(shapes))
 
     def _put(self, _context: Any, body: Any) -> dict[str, bool]:
         batch = _decoded(decode_batch, body, "put")
         started = time.perf_counter()
         applied = self._store.put(batch)
         if applied:
-            self._metrics.batch_seconds.observe(time.perf_counter() - started)
-            self._metrics.batches.inc()
-            for changes in batch.changes:
-                self._metrics.rows.labels(changes.table).inc(changes.upserts.num_rows + changes.deletes.num_rows)
+            seconds = time.perf_counter() - started
+            generation = self._store.generations().get(batch.generation)
+            self._metrics.committed(batch, is_published=bool(generation and generation.published), seconds=seconds)
         return {"applied": applied}
 
     def _publish(self, _context: Any, body: Any) -> None:
-        self._store.publish(_decoded(_Named.model_validate_json, _limited(body), "publish").generation)
+        generation = _decoded(_Named.model_validate_json, _limited(body), "publish").generation
+        self._store.publish(generation)
+        tell(log, "generation_published", generation=generation)
 
     def _drop(self, _context: Any, body: Any) -> None:
-        self._store.drop(_decoded(_Named.model_validate_json, _limited(body), "drop").generation)
+        generation = _decoded(_Named.model_validate_json, _limited(body), "drop").generation
+        is_there = generation in self._store.generations()
+        self._store.drop(generation)
+        if is_there:
+            tell(log, "generation_dropped", generation=generation)
 
     def _generations(self, _context: Any, _body: Any) -> list[dict[str, object]]:
         generations = self._store.generations()
@@ -246,7 +258,11 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
     def _report(self, _context: Any, body: Any) -> None:
         report = _decoded(_Report.model_validate_json, _limited(body), "report")
         sources = [SourceReport(each.table, each.topic, each.lag_records) for each in report.sources]
-        self._pulse.reported(report.generation, sources, report.problem)
+        if report.generation is not None:
+            self._pulse.reported(report.generation, sources, report.problem)
+        if report.pipeline is not None:
+            self._pulse.pipeline = report.pipeline
+        self._metrics.reported(sources, report.pipeline)
 
     def _control_requests(self, context: Any, body: Any) -> list[dict[str, object]]:
         wanted = _decoded(_Wait.model_validate_json, _limited(body), "control_requests").seconds_max
@@ -293,9 +309,11 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
                 return self._changes(context, request)
             if isinstance(request, WindowTicket):
                 _, window = self._store.window(request.table, request)
+                self._sent(request.table).inc(window.rows.num_rows)
                 return flight.RecordBatchStream(window.rows)
             stream = self._opened(request)
-            return flight.GeneratorStream(stream.schema, stream)
+            name = SQL if isinstance(request, SqlTicket) else request.table
+            return flight.GeneratorStream(stream.schema, counted(stream, self._sent(name)))
 
     def _changes(self, context: Any, request: ChangesTicket) -> Any:
         if request.place is None and not request.snapshot:
@@ -311,6 +329,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
             if self._stopping.is_set():
                 raise RequestError("unavailable", "the server is stopping", "connect again when it is back")
             if changes is not None:
+                self._sent(request.changes).inc(changes.num_rows)
                 return flight.RecordBatchStream(changes)
             if not request.snapshot:
                 raise RequestError(
@@ -320,7 +339,12 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
                     "ask with `snapshot` for the whole table",
                 )
         stream = self._streams.opened(self._store.whole(request.changes), STALLED_SECONDS_MAX)
-        return flight.GeneratorStream(stream.schema, stream)
+        return flight.GeneratorStream(stream.schema, counted(stream, self._sent(request.changes)))
+
+    def _sent(self, name: str) -> Counter:
+        """The count of rows that went out of a table, by whatever name it was asked for."""
+        table = self._store.tables().get(name)
+        return self._metrics.rows_sent.labels(table.shape.name if table else SQL, "flight")
 
     def _opened(self, request: TableTicket | SqlTicket) -> _Stream:
         if isinstance(request, SqlTicket):
@@ -347,6 +371,7 @@ class _KeyCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]
         if self._key.fits_header(next(iter(headers.get("authorization", [])), None)):
             return
         self._metrics.logins_failed.labels("flight").inc()
+        throttle.tell(log, "login_failed", logging.WARNING, door="flight")
         problem = "the key is wrong" if "authorization" in headers else "the key is missing"
         cure = "send the header `authorization: Bearer <key>` with the server's key (LIVETABLES_TOKEN)"
         message, extra_info = _told("unauthorized", problem, cure)

@@ -42,6 +42,7 @@ class Status:
     message: str
     pipeline_seen: datetime | None
     sources: tuple[Source, ...]
+    spark_ui: str | None = None  # where the pipeline's own pages are, if it has any
 
 
 @dataclass(frozen=True)

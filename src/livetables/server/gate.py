@@ -14,6 +14,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from livetables.errors import ErrorCode, RequestError
+from livetables.log import Throttle
 from livetables.server.messages import first_problem
 from livetables.server.rows import JSON
 from livetables.server.services import Services
@@ -54,6 +55,7 @@ HEADERS = {
 }
 
 log = logging.getLogger(__name__)
+throttle = Throttle()
 
 
 class Gate:
@@ -97,6 +99,8 @@ class Gate:
         authorization = headers.get(b"authorization", b"").decode(errors="surrogateescape")
         if is_locked(scope) and not self._services.key.fits_header(authorization):
             self._services.metrics.logins_failed.labels("http").inc()
+            address = scope["client"][0] if scope.get("client") else None
+            throttle.tell(log, "login_failed", logging.WARNING, door="http", address=address)
             what = "wrong" if authorization else "missing"
             return _problem(
                 401,

@@ -59,6 +59,7 @@ from livetables.server.messages import (
     Tables,
     UnknownField,
 )
+from livetables.server.metrics import SQL, Now, counted
 from livetables.server.rows import (
     ARROW,
     CSV,
@@ -73,7 +74,7 @@ from livetables.server.rows import (
 )
 from livetables.server.services import Services
 from livetables.server.session import serve_session
-from livetables.server.store import SQL_AT_ONCE, Store
+from livetables.server.store import SQL_AT_ONCE
 from livetables.server.viewport import (
     ViewOptions,
     column_type,
@@ -227,8 +228,10 @@ async def readyz(services: Shared) -> Readiness:
     response_class=Response,
     responses={200: {"description": "Prometheus text", "content": {"text/plain": {"schema": {"type": "string"}}}}},
 )
-async def metrics(services: Shared) -> Response:
-    return Response(services.metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
+def metrics(services: Shared) -> Response:
+    store, pulse = services.store, services.pulse
+    now = Now(pulse.status(), store.generations(), store.row_counts(), pulse.pipeline)
+    return Response(services.metrics.exposition(now), media_type=CONTENT_TYPE_LATEST)
 
 
 @locked_routes.get("/api/tables", summary="All tables", tags=["tables"])
@@ -270,8 +273,9 @@ def tables(services: Shared) -> Tables:
 def rows(name: str, question: Annotated[RowsQuestion, Query()], request: Request, services: Shared) -> Response:
     media_type = _negotiated(request, MEDIA_TYPES)
     if media_type != JSON and question.limit is None:
-        return _exported(services.store, name, question, media_type)
+        return _exported(services, name, question, media_type)
     table, window = services.store.window(name, question.window())
+    services.metrics.rows_sent.labels(table.shape.name, "http").inc(window.rows.num_rows)
     headers = {"X-Total-Count": str(window.total), "X-Generation": table.generation, "Vary": "Accept"}
     if media_type == JSON:
         names = window.rows.column_names
@@ -291,6 +295,7 @@ def status(services: Shared) -> ServerStatus:
         state=told.state,
         message=told.message,
         pipeline_seen=told.pipeline_seen,
+        spark_ui=told.spark_ui,
         sources=[
             SourceStatus(table=source.table, topic=source.topic, lag_records=source.lag_records, newest=source.newest)
             for source in told.sources
@@ -350,13 +355,13 @@ async def sql(question: SqlQuestion, request: Request, services: Shared) -> Resp
     slots: CapacityLimiter = request.app.state.sql_slots
     if slots.statistics().tasks_waiting >= MAX_SQL_WAITING:
         raise RequestError("busy", "too many queries are waiting", "send it again later")
-    return await anyio.to_thread.run_sync(partial(_sql_answer, services.store, question.sql, media_type), limiter=slots)
+    return await anyio.to_thread.run_sync(partial(_sql_answer, services, question.sql, media_type), limiter=slots)
 
 
-def _sql_answer(store: Store, text: str, media_type: MediaType) -> Response:
+def _sql_answer(services: Services, text: str, media_type: MediaType) -> Response:
     batches: list[pa.RecordBatch] = []
     found = size = 0
-    with store.sql(text) as reader:
+    with services.store.sql(text) as reader:
         for batch in reader:
             batches.append(batch)
             found += batch.num_rows
@@ -366,6 +371,7 @@ def _sql_answer(store: Store, text: str, media_type: MediaType) -> Response:
             if found > MAX_SQL_ROWS:
                 break
         answer = pa.Table.from_batches(batches, reader.schema).slice(0, MAX_SQL_ROWS)
+    services.metrics.rows_sent.labels(SQL, "http").inc(answer.num_rows)
     headers = {"X-Truncated": "true" if found > MAX_SQL_ROWS else "false", "Vary": "Accept"}
     if media_type == ARROW:
         return Response(b"".join(arrow_chunks(answer.schema, answer.to_batches())), headers=headers, media_type=ARROW)
@@ -374,12 +380,13 @@ def _sql_answer(store: Store, text: str, media_type: MediaType) -> Response:
     return Response(to_json(body), headers=headers, media_type=JSON)
 
 
-def _exported(store: Store, name: str, question: RowsQuestion, media_type: MediaType) -> Response:
+def _exported(services: Services, name: str, question: RowsQuestion, media_type: MediaType) -> Response:
     """The whole selection, a chunk at a time. The first chunk is made here, so that a problem is told as one."""
 
     def exported() -> Generator[bytes]:
-        with store.scan(name, question.selection()) as reader:
-            yield from _encoding(media_type)(reader.schema, after(question.offset, reader))
+        sent = services.metrics.rows_sent.labels(services.store.table(name).shape.name, "http")
+        with services.store.scan(name, question.selection()) as reader:
+            yield from _encoding(media_type)(reader.schema, counted(after(question.offset, reader), sent))
 
     chunks = exported()
     return Chunks(chain([next(chunks)], chunks), chunks.close, media_type)

@@ -20,8 +20,10 @@ from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
+from prometheus_client import Counter
 
 from livetables.errors import RequestError
+from livetables.log import Throttle
 from livetables.server import protocol
 from livetables.server.metrics import Metrics
 from livetables.server.rows import encoded_rows
@@ -32,8 +34,10 @@ from livetables.server.websocket import text_frame
 TICK_SECONDS = 0.02
 WORKERS = 2
 FRAMES_KEPT = 8
+SLOW_SECONDS = 1.0  # an evaluation that is worth a warning
 
 log = logging.getLogger(__name__)
+throttle = Throttle()
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,9 @@ class State:
     arrow: pa.Table
     rows: list[list[Any]]
     total: int
+    rows_sent: Counter  # of all clients, of the table
     patch: str | None = None  # what makes the state before this one, unless a snapshot is shorter
+    patch_rows: int = 0  # that it brings or changes
     _framed: dict[tuple[int, int, bool], bytes] = field(default_factory=dict)
 
     @cached_property
@@ -74,6 +80,10 @@ class State:
         """What to send to a client that has the state before this one, or that has not."""
         return self.patch if follows and self.patch is not None else self.snapshot
 
+    def count_sent(self, *, follows: bool) -> None:
+        """What `news` gives was sent to a client."""
+        self.rows_sent.inc(self.patch_rows if follows and self.patch is not None else len(self.ids))
+
     def after(self, before: State) -> State:
         """This state with the patch that makes it of the one before; or that one, if both show the same."""
         if before.heading.generation != self.heading.generation or before.columns != self.columns:
@@ -83,7 +93,8 @@ class State:
             return self
         if change.is_empty and before.total == self.total:
             return before
-        return replace(self, patch=protocol.patch(self.heading, self.total, change))
+        changed = len(change.inserted) + len({position for position, _, _ in change.updated})
+        return replace(self, patch=protocol.patch(self.heading, self.total, change), patch_rows=changed)
 
     def numbered(self) -> list[tuple[int, tuple[Any, ...]]]:
         return [(row_id, tuple(row)) for row_id, row in zip(self.ids, self.rows, strict=True)]
@@ -200,9 +211,13 @@ class Hub:
         )
         columns = tuple((column.name, column_type(column.type)) for column in window.rows.schema)
         rows = encoded_rows(window.rows)
-        state = State(heading, viewport.options, columns, window.ids, window.rows, rows, window.total)
+        sent = self._metrics.rows_sent.labels(table.shape.name, "websocket")
+        state = State(heading, viewport.options, columns, window.ids, window.rows, rows, window.total, sent)
         self._metrics.evaluations.inc()
-        self._metrics.evaluation_seconds.observe(time.monotonic() - started)
+        seconds = time.monotonic() - started
+        self._metrics.evaluation_seconds.observe(seconds)
+        if seconds > SLOW_SECONDS:
+            throttle.tell(log, "slow_viewport", logging.WARNING, table=viewport.table, seconds=f"{seconds:.1f}")
         if isinstance(before, State):
             state = state.after(before)
         viewport.sequence = state.heading.sequence

@@ -108,6 +108,7 @@ class ServerStatus(BaseModel):
     state: Literal["starting", "live", "idle", "catching_up", "failed", "pipeline_down"]
     message: str
     pipeline_seen: Time | None
+    spark_ui: str | None = Field(description="where Spark's own pages are, if the pipeline has them on")
     sources: list[SourceStatus]
     generations: list[GenerationStatus]
     unknown_fields: list[UnknownField] = Field(description="fields of records that are no columns, and are ignored")

@@ -171,6 +171,7 @@ def status(told: Status) -> str:
             "state": told.state,
             "message": told.message,
             "pipeline_seen": _time(told.pipeline_seen),
+            "spark_ui": told.spark_ui,
             "sources": [
                 {
                     "table": source.table,

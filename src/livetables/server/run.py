@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import signal
 import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 import uvicorn
@@ -15,6 +17,7 @@ import uvicorn
 import livetables
 from livetables.config import ServerConfig
 from livetables.errors import SetupError
+from livetables.log import tell
 from livetables.server.control_door import ControlDoor
 from livetables.server.flight import FlightDoor
 from livetables.server.http import create_app
@@ -29,6 +32,8 @@ from livetables.server.websocket import WebSocketProtocol
 WEB = Path(livetables.__file__).parent / "web"  # the page, built by `make`
 BACKLOG = 2048  # a thousand browsers come back at once when a server restarts
 GOODBYE_SECONDS = 3
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,7 @@ async def serve(config: ServerConfig, token: str, ready: Callable[[Addresses], N
         contextlib.closing(web_socket),
         contextlib.closing(Store(path, memory_megabytes=config.memory_megabytes)) as store,
     ):
+        tell(log, "store_opened", path=config.store, generations=len(store.generations()))
         key, pulse, control, metrics = Key(token), Pulse(store), ControlDoor(), Metrics()
         hub = Hub(store, metrics)
         door = _flight_door(config, store, key, pulse, control, metrics)
@@ -64,12 +70,17 @@ async def serve(config: ServerConfig, token: str, ready: Callable[[Addresses], N
                 await asyncio.sleep(0.01)
             if server.started:
                 host, port = web_socket.getsockname()[:2]
-                ready(Addresses(f"http://{_url_host(host)}:{port}", f"grpc://{_url_host(config.host)}:{door.port}"))
+                addresses = Addresses(
+                    f"http://{_url_host(host)}:{port}", f"grpc://{_url_host(config.host)}:{door.port}"
+                )
+                tell(log, "serving", http=addresses.http, flight=addresses.flight, version=version("livetables"))
+                ready(addresses)
             await serving
         finally:
             watch.cancel()
             await asyncio.to_thread(door.shutdown)
             await services.hub.stop()
+            tell(log, "stopped")
 
 
 class _WebServer(uvicorn.Server):
@@ -92,6 +103,7 @@ def _uvicorn_config(services: Services) -> uvicorn.Config:
         ws_per_message_deflate=False,  # one compression a client would cost more than all the rest
         lifespan="off",
         access_log=False,
+        log_config=None,  # what it says goes where everything goes
         log_level="warning",
         server_header=False,
         timeout_graceful_shutdown=GOODBYE_SECONDS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from livetables.server.key import Key
 from livetables.server.metrics import Metrics
 from livetables.server.session import Sessions
 from livetables.server.store import Changed, Store
-from livetables.wire import SourceReport
+from livetables.wire import PipelineReport, SourceReport
 
 
 class Pulse:
@@ -25,6 +25,7 @@ class Pulse:
         self._store = store
         self._lock = threading.Lock()
         self._freshness = Freshness(datetime.now(UTC))
+        self.pipeline: PipelineReport | None = None  # what it last told of itself
         store.listen(self._arrived)
 
     def heard(self) -> None:
@@ -38,7 +39,10 @@ class Pulse:
 
     def status(self) -> Status:
         newest = {name: table.newest for name, table in self._store.tables().items()}
-        return self._freshness.status(datetime.now(UTC), self._store.live(), newest)
+        status = self._freshness.status(datetime.now(UTC), self._store.live(), newest)
+        if self.pipeline and status.state != "pipeline_down":
+            return replace(status, spark_ui=self.pipeline.spark_ui)
+        return status
 
     def _arrived(self, changed: Changed) -> None:
         with self._lock:

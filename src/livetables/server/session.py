@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from livetables.errors import LivetablesError, RequestError
+from livetables.log import Throttle
 from livetables.server import protocol
 from livetables.server.freshness import Status
 from livetables.server.hub import State, Viewport
@@ -45,6 +46,7 @@ CLOSE_TIMEOUT = 4408
 CLOSE_TOO_MANY = 1013
 
 log = logging.getLogger(__name__)
+throttle = Throttle()
 
 
 @dataclass(eq=False)
@@ -99,6 +101,7 @@ class Subscription:
 
     def has(self, state: State) -> None:
         """The client was sent this state."""
+        state.count_sent(follows=self.format == "json" and self._is_one_before(state))
         self.generation, self.columns, self.sequence = state.heading.generation, state.columns, state.heading.sequence
         self.problem = None
 
@@ -314,7 +317,7 @@ class Sessions:
                 log.exception("cannot look after the sessions")
 
     def _look_after(self, status: Status, told: object) -> object:
-        cause = (status.state, status.message, [source.lag_records for source in status.sources])
+        cause = (status.state, status.message, status.spark_ui, [source.lag_records for source in status.sources])
         now = time.monotonic()
         for session in list(self._sessions):
             if cause != told:
@@ -354,11 +357,15 @@ async def serve_session(websocket: WebSocket, services: Services) -> None:
     session = Session(websocket, services)
     sessions.add(session)
     services.metrics.clients.set(len(sessions))
+    address, since = _address(websocket), time.monotonic()
+    throttle.tell(log, "client_connected", address=address, clients=len(sessions))
     try:
         await session.run()
     finally:
         sessions.remove(session)
         services.metrics.clients.set(len(sessions))
+        seconds = f"{time.monotonic() - since:.1f}"
+        throttle.tell(log, "client_disconnected", address=address, seconds=seconds, clients=len(sessions))
 
 
 async def _log_in(websocket: WebSocket, services: Services) -> None:
@@ -373,6 +380,7 @@ async def _log_in(websocket: WebSocket, services: Services) -> None:
         )
     if not services.key.fits(frame.token):
         services.metrics.logins_failed.labels("websocket").inc()
+        throttle.tell(log, "login_failed", logging.WARNING, door="websocket", address=_address(websocket))
         raise RequestError("unauthorized", "the key is wrong", "log in with the key that the server was started with")
 
 
@@ -382,6 +390,10 @@ async def _received(websocket: WebSocket) -> str:
     if message["type"] == "websocket.disconnect":
         raise WebSocketDisconnect(message["code"])
     return message.get("text") or ""
+
+
+def _address(websocket: WebSocket) -> str | None:
+    return websocket.client.host if websocket.client else None
 
 
 async def _refuse(websocket: WebSocket, problem: RequestError, code: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -10,11 +11,14 @@ from pathlib import Path
 from typing import Protocol
 
 from livetables.errors import LivetablesError
+from livetables.log import tell
 
 FIRST_DELAY_SECONDS = 1.0
 DELAY_SECONDS_MAX = 30.0
 HEALTHY_SECONDS = 60.0  # a process that has lived so long has not died of the reason that the one before it died of
 LOOK_SECONDS = 0.1
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -93,6 +97,7 @@ class Supervisor:
         kept = _Kept(child, self._clock())
         self._kept.append(kept)
         child.start()
+        tell(log, "process_started", process=child.name, pid=child.pid)
         self._tell_pids()
         while not self._stop.is_set() and not (child.pid is not None and is_ready()):
             self.look()
@@ -120,6 +125,7 @@ class Supervisor:
             kept = self._kept.pop()
             self._say(f"stopping the {kept.child.name}")
             kept.child.stop()
+            tell(log, "process_stopped", process=kept.child.name)
 
     def _lost(self, kept: _Kept, ending: Ending) -> None:
         if ending.refusal and not kept.is_proved and not self._restarts:
@@ -127,6 +133,14 @@ class Supervisor:
         self._restarts += 1
         kept.delay_seconds = next_delay_seconds(kept.delay_seconds, self._clock() - kept.started)
         kept.due = self._clock() + kept.delay_seconds
+        tell(
+            log,
+            "process_ended",
+            logging.WARNING,
+            process=kept.child.name,
+            cause=ending.cause,
+            restart_seconds=f"{kept.delay_seconds:.0f}",
+        )
         self._say(
             f"the {kept.child.name} {ending.cause}; starting it again in {kept.delay_seconds:.0f} s "
             f"(its log: {kept.child.log})"
@@ -140,6 +154,7 @@ class Supervisor:
         except LivetablesError as error:
             self._lost(kept, Ending(f"could not be started: {error.problem.splitlines()[0]}"))
             return
+        tell(log, "process_started", process=kept.child.name, pid=kept.child.pid)
         self._say(f"the {kept.child.name} is started again")
         self._tell_pids()
 

@@ -5,7 +5,7 @@ Its directory, `.livetables`, holds everything that it keeps:
     up.json        addresses, key and process ids, while it runs
     up.lock        held by the one that runs
     broker/        the embedded broker's records
-    logs/          what server and pipeline said
+    logs/          what server and pipeline said, and `up.log` when they were started and ended
     spark/         what Spark needs while it runs
     store.duckdb   the tables, and `checkpoints/` how far they have got, unless the configuration says otherwise
 """

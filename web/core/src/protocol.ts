@@ -125,6 +125,8 @@ export interface Status {
   readonly state: FreshnessState;
   readonly message: string;
   readonly pipeline_seen: string | null;
+  /** Where Spark's own pages are, if the pipeline has them on; a server that is older says nothing of it. */
+  readonly spark_ui?: string | null;
   readonly sources: readonly SourceStatus[];
 }
 
@@ -207,6 +209,7 @@ const isTextOrNull: Check = (value) => value === null || typeof value === "strin
 const isNumber: Check = (value) => typeof value === "number";
 const isList: Check = (value) => Array.isArray(value);
 const isObject: Check = (value) => typeof value === "object" && value !== null && !Array.isArray(value);
+const isTextOrNullIfGiven: Check = (value) => value === undefined || isTextOrNull(value);
 const isNumberIfGiven: Check = (value) => value === undefined || typeof value === "number";
 
 const HEADING = {
@@ -221,7 +224,13 @@ const HEADING = {
 // Cells are not looked at: ten thousand rows are to be shown, not inspected.
 const FIELDS = {
   hello: { protocol: isNumber, server: isText, tables: isList, heartbeat_seconds: isNumber, limits: isObject },
-  status: { state: isText, message: isText, pipeline_seen: isTextOrNull, sources: isList },
+  status: {
+    state: isText,
+    message: isText,
+    pipeline_seen: isTextOrNull,
+    spark_ui: isTextOrNullIfGiven,
+    sources: isList,
+  },
   schema: { ...HEADING, columns: isList },
   snapshot: { ...HEADING, offset: isNumber, total: isNumber, ids: isList, rows: isList },
   patch: { ...HEADING, total: isNumber, removed: isList, inserted: isList, updated: isList },

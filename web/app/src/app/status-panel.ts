@@ -65,6 +65,12 @@ import type { OrchestratorRow } from "./status-rows";
     } @else {
       <p class="muted">No topic is being read.</p>
     }
+    @if (sparkUi(); as url) {
+      <p>
+        <a [href]="url" target="_blank" rel="noopener noreferrer" data-testid="spark-ui">Spark's own pages</a>
+        <span class="muted">, on the machine that the pipeline runs on</span>
+      </p>
+    }
   `,
   styles: `
     .building {
@@ -81,6 +87,7 @@ export class StatusPanel {
   );
   protected readonly isBuilding = computed(() => ["building", "catching_up"].includes(this.row()?.state ?? ""));
   protected readonly sources = computed(() => this.#service.statusNow()?.sources ?? []);
+  protected readonly sparkUi = computed(() => this.#service.statusNow()?.spark_ui);
   protected readonly label = label;
 
   protected text(value: unknown): string | null {

@@ -6,7 +6,7 @@ import re
 import socket
 import ssl
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from livetables.doctor.check import Facts, Finding
 from livetables.errors import TopicError
@@ -40,21 +40,27 @@ def broker(facts: Facts) -> Sequence[Finding]:
 
 
 def login(facts: Facts) -> Sequence[Finding]:
+    """Starts the JVM, and asks with it whether Kafka takes this client."""
+    config = facts.sound_config
+    properties = {**config.kafka.client_properties(), "bootstrap.servers": _bootstrap_servers(facts) or ""}
+    facts.gateway = facts.at_the_end.enter_context(started_gateway(config.pipeline.spark))
+    facts.kafka = Inspection(facts.gateway, properties)
+    facts.at_the_end.callback(facts.kafka.close)
+    return [logged_in(facts.kafka, properties)]
+
+
+def logged_in(kafka: Inspection, properties: Mapping[str, str]) -> Finding:
     """Whether Kafka takes this client, and can be reached where it says that it is."""
-    properties = {**facts.sound_config.kafka.client_properties(), "bootstrap.servers": _bootstrap_servers(facts) or ""}
-    facts.gateway = facts.at_the_end.enter_context(started_gateway(facts.sound_config.pipeline.spark))
-    kafka = facts.kafka = Inspection(facts.gateway, properties)
-    facts.at_the_end.callback(kafka.close)
-    protocol = properties.get("security.protocol", "PLAINTEXT")
+    protocol = properties.get("security.protocol", "PLAINTEXT").upper()
     try:
         nodes = kafka.nodes(_deadline())
     except TopicError as error:
-        return [_refused(error, protocol, properties["bootstrap.servers"])]
+        return _refused(error, protocol, properties["bootstrap.servers"])
     silent = [f"{host}:{port} ({why})" for host, port in nodes if (why := _refusal(f"{host}:{port}"))]
     if silent:
         found = f"takes this client, but says that its brokers are at {', '.join(silent)}"
-        return [Finding("login", "broken", found, "correct advertised.listeners of the broker, or the names here")]
-    return [Finding("login", "ok", f"by {protocol}; brokers: {', '.join(f'{host}:{port}' for host, port in nodes)}")]
+        return Finding("login", "broken", found, "correct advertised.listeners of the broker, or the names here")
+    return Finding("login", "ok", f"by {protocol}; brokers: {', '.join(f'{host}:{port}' for host, port in nodes)}")
 
 
 def topics(facts: Facts) -> Sequence[Finding]:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from livetables.up.broker import Broker
+from livetables.up.running import Addresses, Running
 from tests.support.kafka import Record, create_topic, produce, unique_topic
 from tests.support.server import TOKEN, ServerProcess, free_port
 from tests.support.up import COMMAND, WAIT_SECONDS, clean_environment
@@ -111,6 +112,26 @@ def test_a_server_that_runs_is_asked_with_its_key(server: ServerProcess, tmp_pat
     assert wrong.returncode == 1
     assert findings(wrong)["server"]["state"] == "broken"
     assert "hush" not in wrong.stdout + wrong.stderr
+
+
+def test_what_runs_in_the_directory_is_asked_with_the_key_that_it_left_there(
+    server: ServerProcess, tmp_path: Path
+) -> None:
+    (tmp_path / ".livetables").mkdir()
+    Running(Addresses(None, server.http, server.flight), TOKEN, {"server": server.pid}).write(tmp_path / ".livetables")
+    found = findings(doctor(tmp_path, "--json"))
+    assert found["server"]["found"].startswith(f"runs at {server.http}, takes the key")
+
+
+def test_what_was_killed_in_the_directory_does_not_run(tmp_path: Path) -> None:
+    with subprocess.Popen(["true"]) as ended:
+        ended.wait()
+    (tmp_path / ".livetables").mkdir()
+    addresses = Addresses("127.0.0.1:1", "http://127.0.0.1:1", None)
+    Running(addresses, TOKEN, {"server": ended.pid}).write(tmp_path / ".livetables")
+    done = doctor(tmp_path, "--json")
+    assert done.returncode == 0, done.stdout
+    assert findings(done)["server"]["found"].startswith("none runs here")
 
 
 @pytest.mark.kafka

@@ -72,7 +72,10 @@ def run(arguments: argparse.Namespace) -> int:
     asks = not is_told and sys.stdin.isatty() and sys.stdout.isatty()
 
     def ask(question: str, default: str) -> str:
-        return Prompt.ask(question, console=console, default=default, show_default=bool(default)).strip()
+        try:
+            return Prompt.ask(question, console=console, default=default, show_default=bool(default)).strip()
+        except EOFError:  # Ctrl-D
+            raise KeyboardInterrupt from None
 
     given = Contents(
         arguments.bootstrap_servers, _properties_file(arguments.kafka_properties, output), name=str(output)

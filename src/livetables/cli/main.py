@@ -17,6 +17,8 @@ EXIT_INTERRUPTED = 130
 
 EXAMPLES = """examples:
   livetables up --demo                        see it work: Kafka, Spark, the server, and live joined tables
+  livetables init                             a configuration for your own topics, with what is found in them
+  livetables doctor --config my.toml          whether everything is there that it needs, and what mends it
   livetables up --config my.toml              the same on your own topics
   livetables status                           what runs here, and how fresh the tables are
   livetables control --users-topic user_2     re-point a table to another topic while people watch

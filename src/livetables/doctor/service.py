@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import socket
 import urllib.parse
 import urllib.request
@@ -25,7 +26,8 @@ APART_SECONDS = 5.0
 
 def configuration(facts: Facts) -> Sequence[Finding]:
     config = facts.config = load_config(facts.config_path, facts.environ)
-    facts.running = Running.read()
+    running = Running.read()
+    facts.running = running if running and any(map(_is_alive, running.pids.values())) else None
     server_token(config, facts.environ)
     where = str(facts.config_path) if facts.config_path else "no file: the shipped preset"
     tables, views = (", ".join(each.name for each in part) for part in (config.spec.tables, config.spec.views))
@@ -88,6 +90,17 @@ def clock(facts: Facts) -> Sequence[Finding]:
         cure = "set the clocks (NTP) of this machine and of those that write: as-of joins go by these times"
         return [Finding("clock", "warning", "; ".join(wrong), cure)]
     return [Finding("clock", "ok", f"by this machine's, from the past: {', '.join(apart)}")]
+
+
+def _is_alive(pid: int) -> bool:
+    """Whether there is such a process: a system that was killed may have left its note."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def _runs_here(facts: Facts) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -61,13 +62,12 @@ def _settings(spark_settings: Mapping[str, str]) -> dict[str, str]:
     # They are on a command line, which everybody on this machine can read.
     given = {n: v for n, v in spark_settings.items() if n in FOR_CLIENTS and not isinstance(v, Secret)}
     if "spark.driver.extraClassPath" in given:
-        given["spark.driver.extraClassPath"] += f":{ours['spark.driver.extraClassPath']}"
+        given["spark.driver.extraClassPath"] += f"{os.pathsep}{ours['spark.driver.extraClassPath']}"
     return {**ours, **given}
 
 
 def _launched(settings: Mapping[str, str], log: Path) -> Any:
-    conf = SparkConf(loadDefaults=False)
-    conf._conf = dict(settings)
+    conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
     with log.open("wb") as said:
         try:
             return launch_gateway(conf, {"stdout": said, "stderr": said})  # type: ignore[no-untyped-call]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
-from livetables.errors import TopicError
 from livetables.pipeline.kafka_clients import ADMIN, SLICE_SECONDS, Clients, ControlRecord, Topic, _ready
 
 SAMPLE_BYTES_MAX = 32 * 1024 * 1024
@@ -31,13 +31,13 @@ class Inspection(Clients):
     def nodes(self, deadline: float) -> list[tuple[str, int]]:
         """Where the brokers say that they are to be reached. A TopicError tells why they do not answer."""
         with self.telling("*"):
-            asked = _ready(self._client("admin"), deadline).describeCluster().nodes()
+            asked = self._admin(deadline).describeCluster().nodes()
             return [(node.host(), node.port()) for node in self._answer(asked, deadline)]
 
     def operations(self, topic: str, deadline: float) -> set[str]:
         """What this client may do with a topic, like READ and WRITE; everything where nothing is checked."""
         with self.telling(topic):
-            asked = self._ask_description(_ready(self._client("admin"), deadline), topic)
+            asked = self._ask_description(self._admin(deadline), topic)
             return {str(operation) for operation in self._answer(asked, deadline).authorizedOperations() or ()}
 
     def settings(self, topic: str, names: Iterable[str], deadline: float) -> dict[str, str]:
@@ -45,7 +45,7 @@ class Inspection(Clients):
         with self.telling(topic):
             kind = self._java("org.apache.kafka.common.config.ConfigResource$Type").TOPIC
             resource = self._java("org.apache.kafka.common.config.ConfigResource")(kind, topic)
-            admin = _ready(self._client("admin"), deadline)
+            admin = self._admin(deadline)
             asked = admin.describeConfigs(self._java.listed([resource])).values()[resource]
             found = self._answer(asked, deadline)
             entries = {name: found.get(name) for name in names}
@@ -57,7 +57,7 @@ class Inspection(Clients):
         new = self._java(f"{ADMIN}.NewTopic")(topic, optional.of(1), optional.empty())
         only_asked = self._java(f"{ADMIN}.CreateTopicsOptions")().validateOnly(True)
         with self.telling(topic):
-            admin = _ready(self._client("admin"), deadline)
+            admin = self._admin(deadline)
             self._answer(admin.createTopics(self._java.listed([new]), only_asked).all(), deadline)
 
     def sample(self, topic: Topic, count: int, deadline: float) -> Sample:
@@ -80,6 +80,9 @@ class Inspection(Clients):
             raise self.error(topic.name, ["TimeoutException"])
         return Sample(topic.name, tuple(records))
 
+    def _admin(self, deadline: float) -> Any:
+        return _ready(self._client("admin"), deadline)
+
 
 def last_positions(topic: Topic, count: int) -> dict[int, int]:
     """Where to begin in each partition to read the last `count`: what a short one lacks, longer ones give."""
@@ -92,8 +95,3 @@ def last_positions(topic: Topic, count: int) -> dict[int, int]:
         positions[partition] = topic.ends[partition] - taken
         left -= taken
     return positions
-
-
-def usable(seen: Mapping[str, Topic | TopicError]) -> dict[str, Topic]:
-    """The topics that can be read."""
-    return {name: topic for name, topic in seen.items() if isinstance(topic, Topic)}

@@ -14,6 +14,11 @@ SHOWN_CHARACTERS = 60
 
 def reason(raw: bytes | None, table: Table) -> str:
     """One sentence that names what is wrong with a dead record."""
+    return fault(raw, table) or "the record does not fit the table: it is JSON, but Spark could not read it"
+
+
+def fault(raw: bytes | None, table: Table) -> str | None:
+    """What is wrong with a record; None for one in which nothing is found."""
     if raw is None:
         return "the value is null: a record needs a JSON object as its value"
     try:
@@ -30,8 +35,8 @@ def reason(raw: bytes | None, table: Table) -> str:
         return f"malformed JSON: {error}"
     if not isinstance(record, dict):
         return f"not a JSON object but {_describe(record)}"
-    faults = [fault for column in table.columns if (fault := _fault(column, record.get(column.name)))]
-    return "; ".join(faults) or "the record does not fit the table: it is JSON, but Spark could not read it"
+    faults = [found for column in table.columns if (found := _fault(column, record.get(column.name)))]
+    return "; ".join(faults) or None
 
 
 def readable(raw: bytes | None) -> str | None:

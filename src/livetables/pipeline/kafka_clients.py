@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import reduce
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors.exceptions.captured import CapturedException
@@ -106,6 +106,13 @@ JAAS_WORDS = ("required", "requisite", "sufficient", "optional")
 
 Before = TypeVar("Before")
 After = TypeVar("After")
+
+
+class Driver(Protocol):
+    """What has a JVM with the Kafka clients: a Spark session, or a JVM without one."""
+
+    @property
+    def _jvm(self) -> Any: ...
 
 
 class MissingTopicError(TopicError):
@@ -220,9 +227,9 @@ class Consumer:
 class Clients:
     """The Java clients of one set of properties, each made when it is first needed, and what they complain of."""
 
-    def __init__(self, spark: SparkSession, properties: Mapping[str, str]) -> None:
-        assert spark._jvm is not None, "a session without a JVM of its own has no Kafka client"
-        self._java = Java(spark._jvm)
+    def __init__(self, driver: Driver, properties: Mapping[str, str]) -> None:
+        assert driver._jvm is not None, "a session without a JVM of its own has no Kafka client"
+        self._java = Java(driver._jvm)
         self._properties = {n: str(v) for n, v in properties.items() if not NOT_FOR_CLIENTS.fullmatch(n)}
         self._redaction = Redaction(properties)
         self._making = threading.Lock()

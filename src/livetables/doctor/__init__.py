@@ -1,0 +1,1 @@
+"""What `livetables doctor` looks at, one file for each kind of thing."""

@@ -16,7 +16,7 @@ help:
 	@echo "make check   the quick part of it: linters, types, and tests without Kafka and Spark"
 	@echo "make bench   measure the pipeline, the server, the whole way beside the peer, and swaps (see docs/BENCHMARKS.md)"
 	@echo "make chaos   random control messages, mishaps, kills and swaps against real processes (about half an hour)"
-	@echo "make lock    resolve the Python dependencies anew into requirements.lock"
+	@echo "make lock    resolve the dependencies anew: Python's into requirements.lock, Java's into src/livetables/jvm/jars.sha256"
 	@echo "make clean   remove everything that set-up made"
 
 .PHONY: demo
@@ -67,6 +67,7 @@ chaos: .venv/ready .jars/ready
 lock: .venv/ready
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
 		--extra dev pyproject.toml --output-file requirements.lock
+	$(BIN)/python -m livetables.jvm --list
 
 .PHONY: clean
 clean:
@@ -99,13 +100,6 @@ chromium:
 		{ apt-get update -qq && apt-get install -qq --yes --no-install-recommends chromium >/dev/null; } \
 		|| { echo "the page is tested in Chromium: install the package chromium (as root)"; exit 1; }; }
 
-.jars/ready: jvm/spark/pom.xml jvm/broker/pom.xml
-	@command -v java >/dev/null || { echo "livetables needs Java 17: install openjdk-17-jre-headless"; exit 1; }
-	@command -v mvn >/dev/null || { echo "livetables needs Maven to fetch the Kafka jars: install maven"; exit 1; }
-	@echo "fetching the Kafka and Spark jars into .jars"
-	@rm -rf .jars
-	@for set in spark broker; do \
-		mvn --batch-mode --quiet --file jvm/$$set/pom.xml dependency:copy-dependencies \
-			-DincludeScope=runtime -DoutputDirectory="$(CURDIR)/.jars/$$set" || exit 1; \
-	done
+.jars/ready: src/livetables/jvm/jars.sha256 | .venv/ready
+	@$(BIN)/python -m livetables.jvm .jars
 	@touch $@

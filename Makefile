@@ -16,6 +16,7 @@ help:
 	@echo "make check   the quick part of it: linters, types, and tests without Kafka and Spark"
 	@echo "make bench   measure the pipeline, the server, the whole way beside the peer, and swaps (see docs/BENCHMARKS.md)"
 	@echo "make chaos   random control messages, mishaps, kills and swaps against real processes (about half an hour)"
+	@echo "make wheel   build livetables and livetables-client into dist"
 	@echo "make lock    resolve the dependencies anew: Python's into requirements.lock, Java's into src/livetables/jvm/jars.sha256"
 	@echo "make clean   remove everything that set-up made"
 
@@ -59,9 +60,13 @@ bench: .venv/ready .jars/ready
 	$(BIN)/python -m bench.swap
 
 .PHONY: chaos
-chaos: .venv/ready .jars/ready
+chaos: .venv/ready .jars/ready $(PAGE)
 	$(BIN)/pytest -m chaos
 	$(BIN)/python -m tests.chaos
+
+.PHONY: wheel
+wheel: .venv/ready $(PAGE)
+	@$(BIN)/python -m wheels
 
 .PHONY: lock
 lock: .venv/ready
@@ -71,7 +76,7 @@ lock: .venv/ready
 
 .PHONY: clean
 clean:
-	rm -rf .venv .jars .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis src/livetables/web
+	rm -rf .venv .jars .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis dist src/livetables/web
 	rm -rf web/node_modules web/*/node_modules web/*/dist web/*/.angular
 
 .venv/ready: requirements.lock pyproject.toml

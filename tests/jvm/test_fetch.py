@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -33,6 +34,17 @@ cp -R '{served}' "$jars"
 """
 
 
+# `livetables` as it is outside of a checkout.
+INSTALLED = """
+import sys
+from pathlib import Path
+from livetables import jars
+from livetables.cli.main import main
+jars.CHECKOUT = Path("installed")
+sys.exit(main(sys.argv[1:]))
+"""
+
+
 class FakeMaven:
     """Brings the files that are in `served`, and counts."""
 
@@ -47,6 +59,12 @@ class FakeMaven:
     def says(self, script: str) -> None:
         self.program.write_text(script)
         self.program.chmod(0o755)
+
+    def hangs(self) -> Path:
+        """From now on it hangs; the file has its process id as soon as it does."""
+        pid = self._calls.with_name("pid")
+        self.says(f"#!/bin/sh\necho $$ > '{pid}.draft'\nmv '{pid}.draft' '{pid}'\nexec sleep 600\n")
+        return pid
 
     @property
     def calls(self) -> int:
@@ -161,20 +179,38 @@ def test_many_at_once_fetch_once(maven: FakeMaven, cache: Path, tmp_path: Path) 
     assert maven.calls == 1
 
 
-def test_a_killed_process_takes_maven_with_it_and_the_next_clears_up(
-    maven: FakeMaven, cache: Path, tmp_path: Path
-) -> None:
-    script, started = maven.program.read_text(), tmp_path / "started"
-    maven.says(f"#!/bin/sh\necho $$ > '{started}.draft'\nmv '{started}.draft' '{started}'\nexec sleep 600\n")
+def test_a_killed_process_takes_maven_with_it_and_the_next_clears_up(maven: FakeMaven, cache: Path) -> None:
+    script = maven.program.read_text()
+    pid = maven.hangs()
     process = subprocess.Popen([sys.executable, "-m", "livetables.jvm", str(cache)], env=clean_environment())
     with process:
-        wait_until(started.exists, "Maven has started")
+        wait_until(pid.exists, "Maven has started")
         process.kill()
-    wait_until(lambda: not is_alive(int(started.read_text())), "Maven is gone")
+    wait_until(lambda: not is_alive(int(pid.read_text())), "Maven is gone")
     assert list(cache.glob(".spark-draft-*")) != []
     maven.says(script)
     jar_directory("spark")
     assert {path.name for path in cache.iterdir()} == {"spark", "spark.lock"}
+
+
+@pytest.mark.parametrize("verb", ["up", "pipeline"])
+def test_ctrl_c_while_jars_are_fetched_ends_at_once_and_leaves_nothing(
+    maven: FakeMaven, cache: Path, tmp_path: Path, verb: str
+) -> None:
+    pid = maven.hangs()
+    settings = {"LIVETABLES_TOKEN": "k" * 32, "LIVETABLES_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:1"}
+    process = subprocess.Popen(
+        [sys.executable, "-c", INSTALLED, verb],
+        cwd=tmp_path,
+        env=clean_environment(**settings),
+        stdout=subprocess.DEVNULL,
+    )
+    with process:
+        wait_until(pid.exists, "Maven has started")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(WAIT_SECONDS) == 130
+    wait_until(lambda: not is_alive(int(pid.read_text())), "Maven is gone")
+    assert [path.name for path in cache.iterdir()] == ["spark.lock"]
 
 
 def test_without_maven_the_cure_is_named(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,7 +53,7 @@ def rows(up: Up, table: str) -> int:
 def test_the_demo_runs_from_the_wheel_and_the_client_alone_reads_its_status(
     full: Path, client: Path, tmp_path: Path
 ) -> None:
-    cache, directory = tmp_path / "cache", tmp_path / "empty"
+    cache, directory = tmp_path / "cache", tmp_path / "a_path_too_long_for_a_socket_and_right_for_everything_else"
     directory.mkdir()
     settings = {"XDG_CACHE_HOME": str(cache), "PYTHONPATH": "", "LIVETABLES_SERVER_PORT": "0"}
     settings |= {"LIVETABLES_SERVER_FLIGHT_PORT": "0"}

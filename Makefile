@@ -16,7 +16,8 @@ help:
 	@echo "make check   the quick part of it: linters, types, and tests without Kafka and Spark"
 	@echo "make bench   measure the pipeline, the server, the whole way beside the peer, and swaps (see docs/BENCHMARKS.md)"
 	@echo "make chaos   random control messages, mishaps, kills and swaps against real processes (about half an hour)"
-	@echo "make lock    resolve the Python dependencies anew into requirements.lock"
+	@echo "make wheel   build livetables and livetables-client into dist"
+	@echo "make lock    resolve the dependencies anew: Python's into requirements.lock, Java's into src/livetables/jvm/jars.sha256"
 	@echo "make clean   remove everything that set-up made"
 
 .PHONY: demo
@@ -59,18 +60,23 @@ bench: .venv/ready .jars/ready
 	$(BIN)/python -m bench.swap
 
 .PHONY: chaos
-chaos: .venv/ready .jars/ready
+chaos: .venv/ready .jars/ready $(PAGE)
 	$(BIN)/pytest -m chaos
 	$(BIN)/python -m tests.chaos
+
+.PHONY: wheel
+wheel: .venv/ready $(PAGE)
+	@$(BIN)/python -m wheels
 
 .PHONY: lock
 lock: .venv/ready
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
 		--extra dev pyproject.toml --output-file requirements.lock
+	$(BIN)/python -m livetables.jvm --list
 
 .PHONY: clean
 clean:
-	rm -rf .venv .jars .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis src/livetables/web
+	rm -rf .venv .jars .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis dist src/livetables/web
 	rm -rf web/node_modules web/*/node_modules web/*/dist web/*/.angular
 
 .venv/ready: requirements.lock pyproject.toml
@@ -99,13 +105,6 @@ chromium:
 		{ apt-get update -qq && apt-get install -qq --yes --no-install-recommends chromium >/dev/null; } \
 		|| { echo "the page is tested in Chromium: install the package chromium (as root)"; exit 1; }; }
 
-.jars/ready: jvm/spark/pom.xml jvm/broker/pom.xml
-	@command -v java >/dev/null || { echo "livetables needs Java 17: install openjdk-17-jre-headless"; exit 1; }
-	@command -v mvn >/dev/null || { echo "livetables needs Maven to fetch the Kafka jars: install maven"; exit 1; }
-	@echo "fetching the Kafka and Spark jars into .jars"
-	@rm -rf .jars
-	@for set in spark broker; do \
-		mvn --batch-mode --quiet --file jvm/$$set/pom.xml dependency:copy-dependencies \
-			-DincludeScope=runtime -DoutputDirectory="$(CURDIR)/.jars/$$set" || exit 1; \
-	done
+.jars/ready: src/livetables/jvm/jars.sha256 | .venv/ready
+	@$(BIN)/python -m livetables.jvm .jars
 	@touch $@

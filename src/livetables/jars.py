@@ -4,35 +4,41 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
 
 from livetables.errors import SetupError
-
-JarKind = Literal["spark", "broker"]
+from livetables.jvm.fetch import JarKind, fetch, is_complete, list_digest
 
 JARS_VARIABLE = "LIVETABLES_JARS"
+CHECKOUT = Path(__file__).resolve().parents[2]  # of an installed package, a directory without `.jars`
 
 
-def jar_directory(kind: JarKind) -> Path:
-    """The directory with the jars of `kind`: in $LIVETABLES_JARS if that is set, else in the project's `.jars`."""
+def _tell(step: str) -> None:
+    print(step, file=sys.stderr, flush=True)
+
+
+def jar_directory(kind: JarKind, say: Callable[[str], None] = _tell) -> Path:
+    """The directory with the jars of `kind`: in $LIVETABLES_JARS if that is set, in the project's `.jars`, or else in
+    the user's cache, where they are fetched the first time that they are needed.
+    """
     configured = os.environ.get(JARS_VARIABLE)
     if configured:
         directory = Path(configured).resolve() / kind
         if not _has_jars(directory):
             raise SetupError(
                 f"{JARS_VARIABLE} is {configured}, but there are no jars in {directory}",
-                f"unset {JARS_VARIABLE}, or set it to a directory made by `make .jars/ready`",
+                f"unset {JARS_VARIABLE}, or fill it with `python -m livetables.jvm {configured}`",
             )
         return directory
-    for parent in Path(__file__).resolve().parents:
-        directory = parent / ".jars" / kind
-        if _has_jars(directory):
-            return directory
-    raise SetupError(
-        f"the {kind} jars are not there",
-        f"run `make .jars/ready` in the project's directory, or set {JARS_VARIABLE} to where its `.jars` is",
-    )
+    if _has_jars(CHECKOUT / ".jars" / kind):
+        return CHECKOUT / ".jars" / kind
+    root = _cache() / "livetables" / "jars" / list_digest()
+    if is_complete(kind, root / kind):
+        return root / kind
+    java_executable()  # Maven needs it too, and tells it less well
+    return fetch(kind, root, say)
 
 
 def java_executable() -> str:
@@ -53,6 +59,12 @@ def java_executable() -> str:
             "install Java 17 (openjdk-17-jre-headless), or set JAVA_HOME to where it is",
         )
     return found
+
+
+def _cache() -> Path:
+    """Where the user's programs keep what they can get again."""
+    configured = os.environ.get("XDG_CACHE_HOME")
+    return Path(configured) if configured else Path.home() / ".cache"
 
 
 def _has_jars(directory: Path) -> bool:

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-import livetables.cli.pipeline
 from livetables.cli import main as entry
 from livetables.cli.pipeline import properties_file
 from livetables.kafka_properties import parse_properties
@@ -22,6 +21,7 @@ from tests.support.server import TOKEN, ServerProcess
 from tests.support.up import COMMAND, WAIT_SECONDS, clean_environment
 
 BIN = Path(sys.executable).parent
+SPARK_SUBMIT = Path(__file__).parents[2] / "deploy" / "spark-submit.sh"
 
 
 def refused(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, **settings: str) -> str:
@@ -89,14 +89,10 @@ def test_under_spark_submit_it_becomes_live_on_the_master_that_spark_submit_chos
             LIVETABLES_TABLES_ACCOUNTS_TOPIC=accounts,
             LIVETABLES_CONTROL_TOPIC=unique_topic("control"),
         )
-        printed = subprocess.run(
-            [*COMMAND, "pipeline", "--spark-properties"], env=environment, cwd=tmp_path, capture_output=True, check=True
-        )
-        (tmp_path / "spark.conf").write_bytes(printed.stdout)
-        command = [str(BIN / "spark-submit"), "--properties-file", "spark.conf", "--master", "local[2]"]
+        (tmp_path / "my.toml").touch()
         with (tmp_path / "submit.log").open("wb") as log:
             submitted = subprocess.Popen(
-                [*command, livetables.cli.pipeline.__file__],
+                [str(SPARK_SUBMIT), "my.toml", "--master", "local[2]"],
                 env=environment,
                 cwd=tmp_path,
                 stdout=log,

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -47,8 +47,15 @@ def descendants(pid: int) -> set[int]:
 class Up:
     """A system in a directory. Its steps since the last start are in up.log there."""
 
-    def __init__(self, directory: Path, *arguments: str, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *arguments: str,
+        settings: Mapping[str, str] | None = None,
+        command: Sequence[str] = COMMAND,
+    ) -> None:
         self.directory = directory
+        self.command = command
         self.environment = clean_environment(**(settings or {}))
         self._arguments = arguments
         self._process: subprocess.Popen[bytes] | None = None
@@ -61,7 +68,7 @@ class Up:
     def start(self) -> None:
         with (self.directory / "up.log").open("wb") as log:
             self._process = subprocess.Popen(
-                [*COMMAND, "up", *self._arguments],
+                [*self.command, "up", *self._arguments],
                 cwd=self.directory,
                 env=self.environment,
                 stdout=log,
@@ -90,7 +97,7 @@ class Up:
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Another verb, in another terminal."""
         return subprocess.run(
-            [*COMMAND, *arguments],
+            [*self.command, *arguments],
             cwd=self.directory,
             env=self.environment,
             capture_output=True,

@@ -167,7 +167,7 @@ def test_missing_jars_are_named_with_the_cure(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("LIVETABLES_JARS", str(tmp_path))
     with pytest.raises(SetupError, match="LIVETABLES_JARS is ") as failure:
         Broker().start()
-    assert "make .jars/ready" in failure.value.cure
+    assert "python -m livetables.jvm" in failure.value.cure
 
 
 def running_pid(broker: Broker) -> int:

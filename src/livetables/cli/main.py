@@ -8,10 +8,10 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import Protocol, cast
 
-from livetables.errors import LivetablesError
+from livetables.errors import LivetablesError, SetupError
 
 EXIT_ERROR = 2
 EXIT_INTERRUPTED = 130
@@ -46,7 +46,15 @@ class Verb:
     help: str
 
     def load(self) -> VerbModule:
-        return cast(VerbModule, importlib.import_module(self.module))
+        try:
+            return cast(VerbModule, importlib.import_module(self.module))
+        except ModuleNotFoundError as error:
+            if error.name != self.module:
+                raise
+            raise SetupError(
+                f"`livetables {self.name}` is not in livetables-client, which is the client alone",
+                "install the whole in its place: `pip uninstall livetables-client`, then `pip install livetables`",
+            ) from None
 
 
 VERBS = (
@@ -86,7 +94,7 @@ def _run(arguments: list[str]) -> int:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"livetables {version('livetables')}")
+    parser.add_argument("--version", action="version", version=_installed())
     verb_parsers = parser.add_subparsers(title="verbs", metavar="VERB")
     chosen: VerbModule | None = None
     for verb in VERBS:
@@ -105,6 +113,14 @@ def _run(arguments: list[str]) -> int:
         parser.print_help(sys.stderr)
         return EXIT_ERROR
     return chosen.run(parsed)
+
+
+def _installed() -> str:
+    """Which of the two packages this is from, and its version."""
+    try:
+        return f"livetables {version('livetables')}"
+    except PackageNotFoundError:
+        return f"livetables-client {version('livetables-client')}"
 
 
 if __name__ == "__main__":

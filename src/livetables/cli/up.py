@@ -10,6 +10,7 @@ import re
 import shutil
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
@@ -21,6 +22,7 @@ from livetables.client.running import DIRECTORY, Addresses
 from livetables.config import Config, server_token
 from livetables.demo_records import DemoOptions
 from livetables.errors import ConfigError
+from livetables.jars import jar_directory
 from livetables.server.key import generated_token
 from livetables.up.demo import AT_FULL_RATE, LAST
 from livetables.up.system import System, run_system
@@ -89,11 +91,12 @@ def run(arguments: argparse.Namespace) -> int:
             )
         steps.show("Ctrl-C stops")
 
-    with stopped_by_signals() as stop:
-        try:
+    try:
+        _fetch_jars(config, steps.say)  # here, where Ctrl-C still ends at once
+        with stopped_by_signals() as stop:
             run_system(system, stop, steps.say, ready)
-        finally:
-            steps.show()
+    finally:
+        steps.show()
     steps.show("stopped; nothing is left running")
     return 0
 
@@ -131,6 +134,13 @@ class Steps:
 
     def _print(self, line: str) -> None:
         self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _fetch_jars(config: Config, say: Callable[[str], None]) -> None:
+    """Have what the processes need before they are started, and need it in time."""
+    if config.kafka.bootstrap_servers is None:
+        jar_directory("broker", say)
+    jar_directory("spark", say)
 
 
 def _command() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -24,6 +25,8 @@ from livetables.pipeline.topics import ControlTopic, KafkaTopics
 LOOP_PATIENCE_SECONDS = 3.0  # the loop asks again by itself
 LOOK_SECONDS_MAX = 5.0
 AGAIN_SECONDS = 2.0
+SOCKET_PATH_BYTES_MAX = 103  # on every system; Linux has four more
+SOCKET_NAME_BYTES = len("/.01234567-89ab-cdef-0123-456789abcdef.sock")  # as Spark calls them
 
 
 def run_pipeline(config: Config, token: str, stop: threading.Event, say: Callable[[str], None]) -> None:
@@ -78,16 +81,24 @@ def _resume(orchestrator: Orchestrator, stop: threading.Event, say: Callable[[st
 
 
 def _session(config: PipelineConfig, local_directory: Path | None) -> SparkSession:
-    local: dict[str, str] = {}
-    if local_directory:
-        local["spark.local.dir"] = str(local_directory)
-        local["spark.driver.extraJavaOptions"] = f"{JVM_OPTIONS} -Djava.io.tmpdir={local_directory}"
+    local = _local_settings(local_directory) if local_directory else {}
     return start_session(
         master=config.master,
         driver_memory_megabytes=config.driver_memory_megabytes,
         shuffle_partitions=config.shuffle_partitions,
         extra={**local, **config.spark},
     )
+
+
+def _local_settings(directory: Path) -> dict[str, str]:
+    """What lets Spark keep its working files in a directory."""
+    settings = {
+        "spark.local.dir": str(directory),
+        "spark.driver.extraJavaOptions": f"{JVM_OPTIONS} -Djava.io.tmpdir={directory}",
+    }
+    if len(os.fsencode(directory)) + SOCKET_NAME_BYTES > SOCKET_PATH_BYTES_MAX:
+        settings["spark.python.unix.domain.socket.enabled"] = "false"  # loopback TCP is a little slower
+    return settings
 
 
 @contextmanager

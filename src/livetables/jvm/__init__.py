@@ -1,0 +1,1 @@
+"""The Java side: which jars it needs, and how they get here."""

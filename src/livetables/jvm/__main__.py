@@ -1,0 +1,47 @@
+"""`python -m livetables.jvm DIRECTORY`: every jar into a directory that LIVETABLES_JARS can name."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from livetables.errors import LivetablesError
+from livetables.jars import java_executable
+from livetables.jvm.fetch import KINDS, LIST, checksums, copied_by_maven, fetch
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m livetables.jvm", description=__doc__)
+    chosen = parser.add_mutually_exclusive_group(required=True)
+    chosen.add_argument("directory", nargs="?", type=Path, metavar="DIRECTORY", help="where the jars shall be")
+    chosen.add_argument("--list", action="store_true", help=f"write {LIST.name} anew, after a change of a pom.xml")
+    arguments = parser.parse_args()
+    try:
+        java_executable()  # Maven needs it too, and tells it less well
+        if arguments.list:
+            write_list()
+        else:
+            for kind in KINDS:
+                fetch(kind, arguments.directory, partial(print, flush=True))
+    except LivetablesError as error:
+        print(f"livetables: {error.problem}\n  cure: {error.cure}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def write_list() -> None:
+    """The list of what Maven fetches now."""
+    lines = []
+    for kind in sorted(KINDS):
+        with TemporaryDirectory() as draft:
+            lines += [
+                f"{digest}  {kind}/{name}\n" for name, digest in checksums(copied_by_maven(kind, Path(draft))).items()
+            ]
+    LIST.write_text("".join(lines))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

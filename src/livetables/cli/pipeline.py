@@ -12,7 +12,7 @@ from dataclasses import replace
 from livetables.cli.demo_data import stopped_by_signals
 from livetables.cli.main import main
 from livetables.cli.options import add_config_option, chosen_config, log_to_stderr
-from livetables.config import Config, server_token
+from livetables.config import Config, server_token, server_token_file
 from livetables.control.run import run_pipeline
 from livetables.errors import ConfigError
 from livetables.pipeline.session import session_settings, submitted_settings
@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
     if SUBMITTED in os.environ:
         config = _as_submitted(config)
     with stopped_by_signals() as stop:
-        run_pipeline(config, token, stop, _say)
+        run_pipeline(config, token, stop, _say, token_file=server_token_file(config, os.environ))
     return 0
 
 

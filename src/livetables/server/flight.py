@@ -17,7 +17,9 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from functools import wraps
 from typing import Any, TypeVar
+from urllib.parse import unquote
 from weakref import WeakSet
 
 import pyarrow as pa
@@ -28,12 +30,14 @@ from pydantic_core import from_json
 from livetables.change import TableShape
 from livetables.errors import ErrorCode, LivetablesError, RequestError, SinkError
 from livetables.server.control_door import ControlDoor
-from livetables.server.key import Key
+from livetables.server.key import Key, bearer
+from livetables.server.logins import Peer
 from livetables.server.metrics import Metrics
 from livetables.server.services import Pulse
 from livetables.server.store import SQL_SECONDS_MAX, Store
 from livetables.server.viewport import Selection, Type, ViewOptions, chosen_columns, column_type
 from livetables.settings import choice
+from livetables.tls import ServerCertificate
 from livetables.wire import Receipt, SourceReport, decode_batch, decode_shapes
 
 SCANS_MAX = 8
@@ -53,6 +57,8 @@ ARROW_TYPES: Mapping[Type, Any] = {  # as DuckDB gives them
     "bool": pa.bool_(),
     "timestamp": pa.timestamp("us", "UTC"),
 }
+
+PRESENTED = "key"  # the middleware's name
 
 ACTIONS = {
     "begin": "make room for a generation",
@@ -130,11 +136,43 @@ Ticket = TableTicket | WindowTicket | SqlTicket
 _Settled = TypeAdapter[_Published | _NotPublished](_Published | _NotPublished)
 
 
+class _Presented(flight.ServerMiddleware):  # type: ignore[misc]
+    """The key that a call brings. It is checked where it is known who calls."""
+
+    def __init__(self, token: str | None) -> None:
+        self.token = token
+
+
+class _PresentedFactory(flight.ServerMiddlewareFactory):  # type: ignore[misc]
+    def start_call(self, _info: Any, headers: Mapping[str, list[str]]) -> _Presented:
+        return _Presented(bearer(next(iter(headers.get("authorization", [])), None)))
+
+
+def _locked(handler: Callable[..., Any]) -> Callable[..., Any]:
+    """Let no call through to its handler without the key."""
+
+    @wraps(handler)
+    def checked(door: FlightDoor, context: Any, *arguments: Any) -> Any:
+        door.check_key(context)
+        return handler(door, context, *arguments)
+
+    return checked
+
+
 class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
     """Serves from its construction until `shutdown`. `port` is the one it got when 0 was asked for."""
 
     def __init__(
-        self, host: str, port: int, *, store: Store, key: Key, pulse: Pulse, control: ControlDoor, metrics: Metrics
+        self,
+        host: str,
+        port: int,
+        *,
+        store: Store,
+        key: Key,
+        pulse: Pulse,
+        control: ControlDoor,
+        metrics: Metrics,
+        certificate: ServerCertificate | None = None,
     ) -> None:
         self._store = store
         self._pulse = pulse
@@ -152,7 +190,24 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
             "control_requests": self._control_requests,
             "control_settled": self._control_settled,
         }
-        super().__init__((host, port), middleware={"key": _KeyCheck(key, metrics)})
+        self._key = key
+        if certificate is None:
+            location, tls = flight.Location.for_grpc_tcp(host, port), []
+        else:
+            location = flight.Location.for_grpc_tls(host, port)
+            tls = [flight.CertKeyPair(certificate.certificate.read_bytes(), certificate.key.read_bytes())]
+        super().__init__(location, tls_certificates=tls, middleware={PRESENTED: _PresentedFactory()})
+
+    def check_key(self, context: Any) -> None:
+        """Return if who calls may come in; else raise what the client is told."""
+        try:
+            self._key.check(_peer(context.peer()), context.get_middleware(PRESENTED).token)
+        except RequestError as problem:
+            self._metrics.login_failed("flight", problem)
+            if problem.code == "busy":
+                raise flight.FlightUnavailableError(*_told(problem.code, problem.problem, problem.cure)) from None
+            cure = "send the header `authorization: Bearer <key>` with the server's key (LIVETABLES_TOKEN)"
+            raise flight.FlightUnauthenticatedError(*_told(problem.code, problem.problem, cure)) from None
 
     def shutdown(self) -> None:
         """Close the door: calls have GOODBYE_SECONDS to end, then their connections are cut."""
@@ -172,9 +227,11 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
 
     # The pipeline's side
 
+    @_locked
     def list_actions(self, _context: Any) -> list[tuple[str, str]]:
         return list(ACTIONS.items())
 
+    @_locked
     def do_action(self, context: Any, action: Any) -> list[bytes]:
         with _flight_errors():
             if action.type not in self._actions:
@@ -247,6 +304,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
 
     # The clients' side
 
+    @_locked
     def list_flights(self, _context: Any, _criteria: bytes) -> list[Any]:
         with _flight_errors():
             return [
@@ -254,15 +312,18 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
                 for name, table in self._store.tables().items()
             ]
 
+    @_locked
     def get_flight_info(self, _context: Any, descriptor: Any) -> Any:
         with _flight_errors():
             ticket = _described(descriptor)
             return _info(self._answer_schema(_parsed_ticket(ticket)), descriptor, ticket)
 
+    @_locked
     def get_schema(self, _context: Any, descriptor: Any) -> Any:
         with _flight_errors():
             return flight.SchemaResult(self._answer_schema(_parsed_ticket(_described(descriptor))))
 
+    @_locked
     def do_get(self, _context: Any, ticket: Any) -> Any:
         with _flight_errors():
             request = _parsed_ticket(ticket.ticket)
@@ -282,23 +343,6 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
             with self._store.sql(request.sql) as reader, closing(reader):
                 return reader.schema
         return _schema(self._store.table(request.table).shape, request)
-
-
-class _KeyCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]
-    """Lets no call in without the key."""
-
-    def __init__(self, key: Key, metrics: Metrics) -> None:
-        self._key = key
-        self._metrics = metrics
-
-    def start_call(self, _info: Any, headers: Mapping[str, list[str]]) -> None:
-        if self._key.fits_header(next(iter(headers.get("authorization", [])), None)):
-            return
-        self._metrics.logins_failed.labels("flight").inc()
-        problem = "the key is wrong" if "authorization" in headers else "the key is missing"
-        cure = "send the header `authorization: Bearer <key>` with the server's key (LIVETABLES_TOKEN)"
-        message, extra_info = _told("unauthorized", problem, cure)
-        raise flight.FlightUnauthenticatedError(message, extra_info)
 
 
 class _Stream:
@@ -379,6 +423,12 @@ class _Streams:
             yield
         finally:
             self._places.release()
+
+
+def _peer(uri: str) -> Peer:
+    """Who calls, of what gRPC says, like ipv4:127.0.0.1:40000 or ipv6:%5B::1%5D:40000."""
+    address, _, port = unquote(uri).partition(":")[2].rpartition(":")
+    return Peer(address.strip("[]"), int(port)) if port.isdecimal() else Peer(uri)
 
 
 @contextmanager

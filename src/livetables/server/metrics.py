@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from livetables.errors import RequestError
+
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 
 
@@ -31,6 +33,17 @@ class Metrics:
             registry=registry,
         )
         self.logins_failed = Counter("livetables_logins_failed", "Wrong keys, by door", ["door"], registry=registry)
+        self.logins_refused = Counter(
+            "livetables_logins_refused",
+            "Keys not looked at, after too many wrong ones from their address, by door",
+            ["door"],
+            registry=registry,
+        )
+
+    def login_failed(self, door: str, problem: RequestError) -> None:
+        """Somebody was not let in."""
+        counter = self.logins_refused if problem.code == "busy" else self.logins_failed
+        counter.labels(door).inc()
 
     def exposition(self) -> bytes:
         """All of it in Prometheus' text format."""

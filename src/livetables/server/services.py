@@ -57,5 +57,6 @@ class Services:
     metrics: Metrics
     sessions: Sessions = field(default_factory=Sessions)
     origins: tuple[str, ...] = ()  # further web origins that may connect; a server's own always may
+    hosts: tuple[str, ...] = ()  # further names of the server's own
     web_directory: Path | None = None  # the built web app, served at /
     started: datetime = field(default_factory=lambda: datetime.now(UTC))

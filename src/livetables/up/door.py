@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import ssl
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
 from http.client import HTTPException
+from pathlib import Path
 from typing import Any
 
 from livetables.errors import RequestError, SetupError
+from livetables.tls import client_context
 
 ANSWER_SECONDS_MAX = 30.0  # longer than the server waits for the pipeline to take a control message
 
@@ -27,6 +30,7 @@ class Door:
     url: str
     token: str
     seconds_max: float = ANSWER_SECONDS_MAX
+    ca_file: Path | None = None  # what vouches for an https server; None: the system
 
     def get(self, path: str, question: Mapping[str, str] | None = None) -> Any:
         return self._answer(urllib.request.Request(self._url(path, question)))  # noqa: S310  made by _url
@@ -55,7 +59,8 @@ class Door:
         # Headers are written as Latin-1, and the server reads them as UTF-8.
         request.add_header("Authorization", f"Bearer {self.token}".encode().decode("latin-1"))
         # Without the proxies of the environment: the server is on this machine, or near.
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        tls = urllib.request.HTTPSHandler(context=client_context(self.ca_file))
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), tls)
         try:
             with opener.open(request, timeout=self.seconds_max) as response:
                 return json.loads(response.read())
@@ -64,6 +69,12 @@ class Door:
                 raise self._refusal(error.code, error.read()) from None
         except (OSError, HTTPException, ValueError) as error:
             reason = getattr(error, "reason", error)
+            if isinstance(reason, ssl.SSLCertVerificationError):
+                raise UnreachableError(
+                    f"the certificate of the server at {self.url} is not trusted: {reason.verify_message}",
+                    "let --ca be the file of the authority that made it, or of the certificate itself; call the server "
+                    "by a host that the certificate is for (its subjectAltName), and renew it if it has expired",
+                ) from None
             raise UnreachableError(
                 f"no livetables server answers at {self.url}: {reason}",
                 "start one with `livetables up` (or `livetables serve`), or run this in the directory of the one that "

@@ -191,12 +191,10 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
             "control_settled": self._control_settled,
         }
         self._key = key
-        if certificate is None:
-            location, tls = flight.Location.for_grpc_tcp(host, port), []
-        else:
-            location = flight.Location.for_grpc_tls(host, port)
-            tls = [flight.CertKeyPair(certificate.certificate.read_bytes(), certificate.key.read_bytes())]
-        super().__init__(location, tls_certificates=tls, middleware={PRESENTED: _PresentedFactory()})
+        pair = certificate and flight.CertKeyPair(certificate.certificate.read_bytes(), certificate.key.read_bytes())
+        super().__init__(
+            (host, port), tls_certificates=[pair] if pair else None, middleware={PRESENTED: _PresentedFactory()}
+        )
 
     def check_key(self, context: Any) -> None:
         """Return if who calls may come in; else raise what the client is told."""

@@ -44,9 +44,9 @@ class Running:
         """What is told in this directory; None if nothing is. A system that was killed may have left its own."""
         try:
             told = json.loads((directory / "up.json").read_text())
-            token_file = told.get("token_file")
+            addresses, pids, token_file = Addresses(**told["addresses"]), told["pids"], told["token_file"]
             token = tokens_in(token_file)[0] if token_file else Secret(told["token"])
-            return cls(Addresses(**told["addresses"]), token, told["pids"], token_file, told.get("ca_file"))
+            return cls(addresses, token, pids, token_file, told["ca_file"])
         except (OSError, ValueError, KeyError, TypeError):
             return None
 

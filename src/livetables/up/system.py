@@ -57,7 +57,7 @@ def run_system(
     """
     with held(system.directory), ExitStack() as at_the_end:
         server_config = system.config.server
-        host = _host(server_config)
+        host = host_told(server_config)
         port, flight_port = _ports(server_config.port, server_config.flight_port, server_config.host)
         web, grpc = server_config.schemes
         http, flight = f"{web}://{host}:{port}", f"{grpc}://{host}:{flight_port}"
@@ -133,7 +133,7 @@ def _ports(port: int, flight_port: int, host: str) -> tuple[int, int]:
     return port or next(chosen), flight_port or next(chosen)
 
 
-def _host(config: ServerConfig) -> str:
+def host_told(config: ServerConfig) -> str:
     """What the server is called, here and in the page's address: with TLS, by a name that its certificate is for."""
     host = reachable(config.host)
     if not (config.tls_certificate and config.tls_key):

@@ -22,8 +22,9 @@ from livetables.errors import RequestError
 from livetables.server import flight as door_module
 from livetables.server import store as store_module
 from livetables.server.control_door import ControlDoor
-from livetables.server.flight import ACTIONS, SCANS_MAX, FlightDoor
+from livetables.server.flight import ACTIONS, SCANS_MAX, FlightDoor, peer_of
 from livetables.server.key import Key
+from livetables.server.logins import Peer
 from livetables.server.metrics import Metrics
 from livetables.server.services import Pulse
 from livetables.server.store import Store
@@ -126,6 +127,7 @@ def test_without_the_key_every_call_is_refused_with_the_cure(served: Served, aut
         lambda: list(stranger.raw.list_flights(options=stranger.options)),
         lambda: stranger.raw.list_actions(stranger.options),
         lambda: stranger.raw.get_flight_info(flight.FlightDescriptor.for_path("people"), stranger.options),
+        lambda: stranger.raw.get_schema(flight.FlightDescriptor.for_path("people"), stranger.options),
     ]
     for call in calls:
         with pytest.raises(flight.FlightUnauthenticatedError, match="authorization: Bearer") as error:
@@ -134,6 +136,19 @@ def test_without_the_key_every_call_is_refused_with_the_cure(served: Served, aut
         assert TOKEN not in str(error.value)
     assert served.count("livetables_logins_failed_total", door="flight") == len(calls)
     assert served.pulse.status().pipeline_seen is None
+
+
+@pytest.mark.parametrize(
+    ("uri", "peer"),
+    [
+        ("ipv4:127.0.0.1:40000", Peer("127.0.0.1", 40000)),
+        ("ipv6:%5B::1%5D:40000", Peer("::1", 40000)),
+        ("ipv6:[fe80::1%25eth0]:40000", Peer("fe80::1%eth0", 40000)),
+        ("unix:/run/door", Peer("unix:/run/door")),
+    ],
+)
+def test_who_calls_is_understood(uri: str, peer: Peer) -> None:
+    assert peer_of(uri) == peer
 
 
 # What clients can take

@@ -199,7 +199,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
     def check_key(self, context: Any) -> None:
         """Return if who calls may come in; else raise what the client is told."""
         try:
-            self._key.check(_peer(context.peer()), context.get_middleware(PRESENTED).token)
+            self._key.check(peer_of(context.peer()), context.get_middleware(PRESENTED).token)
         except RequestError as problem:
             self._metrics.login_failed("flight", problem)
             if problem.code == "busy":
@@ -423,7 +423,7 @@ class _Streams:
             self._places.release()
 
 
-def _peer(uri: str) -> Peer:
+def peer_of(uri: str) -> Peer:
     """Who calls, of what gRPC says, like ipv4:127.0.0.1:40000 or ipv6:%5B::1%5D:40000."""
     address, _, port = unquote(uri).partition(":")[2].rpartition(":")
     return Peer(address.strip("[]"), int(port)) if port.isdecimal() else Peer(uri)

@@ -24,7 +24,7 @@ from livetables.server import store as store_module
 from livetables.server.control_door import ControlDoor
 from livetables.server.flight import ACTIONS, SCANS_MAX, FlightDoor, peer_of
 from livetables.server.key import Key
-from livetables.server.logins import Peer
+from livetables.server.logins import WRONG_KEYS_MAX, Peer
 from livetables.server.metrics import Metrics
 from livetables.server.services import Pulse
 from livetables.server.store import Store
@@ -127,7 +127,6 @@ def test_without_the_key_every_call_is_refused_with_the_cure(served: Served, aut
         lambda: list(stranger.raw.list_flights(options=stranger.options)),
         lambda: stranger.raw.list_actions(stranger.options),
         lambda: stranger.raw.get_flight_info(flight.FlightDescriptor.for_path("people"), stranger.options),
-        lambda: stranger.raw.get_schema(flight.FlightDescriptor.for_path("people"), stranger.options),
     ]
     for call in calls:
         with pytest.raises(flight.FlightUnauthenticatedError, match="authorization: Bearer") as error:
@@ -136,6 +135,16 @@ def test_without_the_key_every_call_is_refused_with_the_cure(served: Served, aut
         assert TOKEN not in str(error.value)
     assert served.count("livetables_logins_failed_total", door="flight") == len(calls)
     assert served.pulse.status().pipeline_seen is None
+
+
+def test_without_the_key_a_schema_is_refused_too(served: Served) -> None:
+    """The client of pyarrow does not tell what kind of error it is; the server tells nothing of its insides."""
+    for number in range(WRONG_KEYS_MAX + 1):
+        stranger = Client(served.location, f"Bearer wrong {number}")
+        says = "the key is wrong" if number < WRONG_KEYS_MAX else "too many different wrong keys"
+        with pytest.raises((OSError, pa.ArrowException), match=says) as error:
+            stranger.raw.get_schema(flight.FlightDescriptor.for_path("people"), stranger.options)
+        assert "Traceback" not in str(error.value)
 
 
 @pytest.mark.parametrize(

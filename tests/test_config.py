@@ -18,7 +18,10 @@ from livetables.config import (
     ServerConfig,
     describe,
     load_config,
+    server_ca,
     server_token,
+    server_token_file,
+    tokens_in,
 )
 from livetables.errors import ConfigError
 from livetables.spec import Column, GenerationSpec, Table, View, joined_column_names
@@ -218,6 +221,39 @@ def test_a_token_file_lies_beside_the_file(tmp_path: Path) -> None:
     assert server_token(config, {}) == "s3cret"
 
 
+def test_a_token_file_may_have_several_keys_and_the_first_is_used(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("\ufeff# of today\n\n new \r\n  # before\nold#1\n", encoding="utf-8")
+    config = load(tmp_path, '[server]\ntoken_file = "key"')
+    token_file = server_token_file(config, {})
+    assert token_file == str(tmp_path / "key")
+    assert tokens_in(token_file) == ("new", "old#1")
+    assert server_token(config, {}) == "new"
+    assert "old" not in repr(tokens_in(token_file))
+
+
+def test_a_token_of_the_environment_is_in_no_file(tmp_path: Path) -> None:
+    config = load(tmp_path, '[server]\ntoken_file = "key"')
+    assert server_token_file(config, {"LIVETABLES_TOKEN": "s3cret"}) is None
+
+
+def test_certificates_lie_beside_the_file_and_make_addresses_encrypted(tmp_path: Path) -> None:
+    config = load(tmp_path, '[server]\ntls_certificate = "cert.pem"\ntls_key = "/run/key.pem"')
+    assert config.server.tls_certificate == str(tmp_path / "cert.pem")
+    assert config.server.tls_key == "/run/key.pem"
+    assert config.server.schemes == ("https", "grpc+tls")
+    assert server_ca(config) == tmp_path / "cert.pem"
+
+
+def test_an_authority_goes_before_the_certificate_itself(tmp_path: Path) -> None:
+    text = '[server]\ntls_certificate = "cert.pem"\ntls_key = "key.pem"\n[pipeline]\nserver_ca = "ca.pem"'
+    assert server_ca(load(tmp_path, text)) == tmp_path / "ca.pem"
+
+
+def test_without_certificates_addresses_are_plain(tmp_path: Path) -> None:
+    config = load(tmp_path, "")
+    assert (config.server.schemes, server_ca(config)) == (("http", "grpc"), None)
+
+
 def test_the_token_of_the_environment_goes_before_that_of_the_file(tmp_path: Path) -> None:
     config = load(tmp_path, '[server]\ntoken_file = "absent"')
     assert server_token(config, {"LIVETABLES_TOKEN": "s3cret\n"}) == "s3cret"
@@ -243,6 +279,7 @@ def test_an_empty_token_of_the_environment_is_an_error(token: str) -> None:
         (None, 'key" cannot be read (No such file or directory)', "put the key there, correct the path, or set"),
         (b"\xff", 'key" cannot be read (not UTF-8 text)', "put the key there, correct the path, or set"),
         (b"\n", 'key" is empty', "put a long random text into it"),
+        (b" # key\n", 'key" is empty', "lines that begin with # are comments"),
     ],
 )
 def test_a_token_file_without_a_token_is_an_error(
@@ -680,6 +717,16 @@ ERRORS = {
     "any origin": ('[server]\norigins = ["*"]', 'server.origins: "*" is not an origin', "write it as a browser does"),
     "unknown control key": ('[control]\ntopc = "x"', "control.topc: unknown key", 'did you mean "topic"?'),
     "control topic not text": ("[control]\ntopic = 5", "control.topic: must be text, not 5", 'write topic = "..."'),
+    "certificate without key": (
+        '[server]\ntls_certificate = "cert.pem"',
+        "server.tls_key: is missing, but server.tls_certificate is there",
+        "give both for TLS, or none",
+    ),
+    "key without certificate": (
+        '[server]\ntls_key = "key.pem"',
+        "server.tls_certificate: is missing, but server.tls_key is there",
+        "give both for TLS, or none",
+    ),
     "empty control topic": ('[control]\ntopic = ""', 'control.topic: must be text, not ""', 'write topic = "..."'),
     "illegal control topic": (
         '[control]\ntopic = "a b"',

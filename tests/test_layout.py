@@ -20,6 +20,8 @@ PURE = (
     "control/generation.py",
     "server/viewport.py",
     "server/protocol.py",
+    "server/logins.py",
+    "server/origins.py",
 )
 DOES_IO = {"socket", "subprocess", "pyspark", "confluent_kafka", "asyncio"}
 

@@ -26,15 +26,26 @@ from livetables.settings import REDACTED, Problems, Secret, Section, choice, fla
 from livetables.spec import TOPIC_CURE, GenerationSpec, is_topic_name
 
 SECTIONS = ("kafka", "tables", "views", "pipeline", "server", "control", "generations")
-PIPELINE_KEYS = (
+PIPELINE_KEYS: tuple[str, ...] = (
     "master",
     "driver_memory_megabytes",
     "shuffle_partitions",
     "checkpoint_directory",
     "max_records_per_batch",
     "server",
+    "server_ca",
 )
-SERVER_KEYS = ("host", "port", "flight_port", "store", "memory_megabytes", "token_file", "origins")
+SERVER_KEYS: tuple[str, ...] = (
+    "host",
+    "port",
+    "flight_port",
+    "store",
+    "memory_megabytes",
+    "token_file",
+    "origins",
+    "tls_certificate",
+    "tls_key",
+)
 CONTROL_KEYS = ("topic",)
 GENERATIONS_KEYS = (
     "linger_seconds",
@@ -74,6 +85,7 @@ class PipelineConfig:
     max_records_per_batch: int = 200_000
     server: str = "grpc://127.0.0.1:8766"  # the table server's Flight door; grpc+tls:// if it is encrypted
     spark: Mapping[str, str] = field(default_factory=dict)  # further Spark settings, passed as they are
+    server_ca: str | None = None  # the file of certificates that vouch for the server's; see `server_ca`
 
 
 @dataclass(frozen=True)
@@ -85,8 +97,15 @@ class ServerConfig:
     flight_port: int = 8766  # Python and the pipeline; 0: any free one
     store: str = ".livetables/store.duckdb"  # a file, or ":memory:" for tables that a restart builds again
     memory_megabytes: int = 1024  # of the tables and all queries together
-    token_file: str | None = None  # the file with the key that opens every door; see `server_token`
+    token_file: str | None = None  # the file with the keys that open every door; see `server_token`
     origins: tuple[str, ...] = ()  # further web origins that may connect; the server's own always may
+    tls_certificate: str | None = None  # PEM files, both or none: with them every door is encrypted
+    tls_key: str | None = None
+
+    @property
+    def schemes(self) -> tuple[str, str]:
+        """What the addresses of its web and its Flight door begin with."""
+        return ("https", "grpc+tls") if self.tls_certificate else ("http", "grpc")
 
 
 @dataclass(frozen=True)
@@ -142,7 +161,7 @@ def load_config(path: Path | None, environ: Mapping[str, str]) -> Config:
 
     sections = {name: Section(name, document[name], problems) for name in SECTIONS}
     kafka, default_start = read_kafka(_kafka_properties(sections["kafka"], outside), problems)
-    pipeline = _pipeline(sections["pipeline"])
+    pipeline = _pipeline(sections["pipeline"], outside.directory)
     server = _server(sections["server"], outside.directory)
     control = _control(sections["control"])
     generations = _generations(sections["generations"])
@@ -153,31 +172,42 @@ def load_config(path: Path | None, environ: Mapping[str, str]) -> Config:
 
 
 def server_token(config: Config, environ: Mapping[str, str]) -> str | None:
-    """The key that opens the server's doors: LIVETABLES_TOKEN, or else what is in the token file; None without both."""
-    if "LIVETABLES_TOKEN" in environ:
-        token, where, cure = (
-            environ["LIVETABLES_TOKEN"],
-            "LIVETABLES_TOKEN",
-            "set it to a long random text, or unset it",
-        )
-    elif config.server.token_file:
-        where = f"server.token_file: the file {quoted(config.server.token_file)}"
-        token, cure = _token_text(config.server.token_file, where), "put a long random text into it"
-    else:
+    """The key for the server's doors: LIVETABLES_TOKEN, or else the token file's first; None without both."""
+    if token_file := server_token_file(config, environ):
+        return tokens_in(token_file)[0]
+    if "LIVETABLES_TOKEN" not in environ:
         return None
-    if not token.strip():
-        raise ConfigError(f"{where} is empty", cure)
-    return Secret(token.strip())
+    token = environ["LIVETABLES_TOKEN"].strip()
+    if not token:
+        raise ConfigError("LIVETABLES_TOKEN is empty", "set it to a long random text, or unset it")
+    return Secret(token)
 
 
-def _token_text(path: str, where: str) -> str:
+def server_token_file(config: Config, environ: Mapping[str, str]) -> str | None:
+    """The file in which the keys are, and may be others later; None where it is not what says them."""
+    return None if "LIVETABLES_TOKEN" in environ else config.server.token_file
+
+
+def tokens_in(token_file: str) -> tuple[str, ...]:
+    """The keys in a token file, one a line: any of them opens the doors, and the first is for those who log in."""
+    where = f"server.token_file: the file {quoted(token_file)}"
     try:
-        return Path(path).read_text(encoding="utf-8-sig")
+        lines = Path(token_file).read_text(encoding="utf-8-sig").splitlines()
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise ConfigError(
             f"{where} cannot be read ({why})", "put the key there, correct the path, or set LIVETABLES_TOKEN"
         ) from None
+    tokens = tuple(Secret(line.strip()) for line in lines if line.strip() and not line.lstrip().startswith("#"))
+    if not tokens:
+        raise ConfigError(f"{where} is empty", "put a long random text into it; lines that begin with # are comments")
+    return tokens
+
+
+def server_ca(config: Config) -> Path | None:
+    """What vouches for the server: the file that is said, or else the server's own certificate; None: the system."""
+    ca_file = config.pipeline.server_ca or config.server.tls_certificate
+    return Path(ca_file) if ca_file else None
 
 
 def describe(config: Config) -> str:
@@ -311,7 +341,7 @@ def _kafka_properties(section: Section, outside: _Outside) -> dict[str, str]:
     return {**outside.resolved(below, "kafka"), **properties}
 
 
-def _pipeline(section: Section) -> PipelineConfig:
+def _pipeline(section: Section, directory: Path) -> PipelineConfig:
     default = PipelineConfig()
     section.only((*PIPELINE_KEYS, "spark"))
     pipeline = PipelineConfig(
@@ -322,6 +352,7 @@ def _pipeline(section: Section) -> PipelineConfig:
         max_records_per_batch=section.count("max_records_per_batch", default.max_records_per_batch),
         server=section.text("server", default.server),
         spark=section.section("spark").properties(),
+        server_ca=_file(section, "server_ca", directory),
     )
     address = FLIGHT_ADDRESS.fullmatch(pipeline.server)
     if pipeline.server and not (address and int(address["port"]) <= 65535):
@@ -333,16 +364,20 @@ def _pipeline(section: Section) -> PipelineConfig:
 def _server(section: Section, directory: Path) -> ServerConfig:
     default = ServerConfig()
     section.only(SERVER_KEYS)
-    token_file = section.text("token_file") if "token_file" in section.raw else None
     server = ServerConfig(
         host=section.text("host", default.host),
         port=section.port("port", default.port),
         flight_port=section.port("flight_port", default.flight_port),
         store=section.text("store", default.store),
         memory_megabytes=section.count("memory_megabytes", default.memory_megabytes, LEAST_MEMORY_MEGABYTES),
-        token_file=_beside(directory, token_file) if token_file else None,
+        token_file=_file(section, "token_file", directory),
         origins=section.texts("origins"),
+        tls_certificate=_file(section, "tls_certificate", directory),
+        tls_key=_file(section, "tls_key", directory),
     )
+    for name, other in (("tls_certificate", "tls_key"), ("tls_key", "tls_certificate")):
+        if getattr(server, name) and not getattr(server, other):
+            section.add(other, f"is missing, but server.{name} is there", "give both for TLS, or none")
     if server.port and server.port == server.flight_port:
         section.add("flight_port", f"is the same as server.port, {server.port}", "choose another port, or 0 for any")
     for origin in server.origins:
@@ -380,9 +415,10 @@ def _generations(section: Section) -> GenerationsConfig:
     )
 
 
-def _beside(directory: Path, path: str) -> str:
-    """The path of a file that lies beside the configuration's own; as secret as it was."""
-    return type(path)((directory / path).absolute())
+def _file(section: Section, name: str, directory: Path) -> str | None:
+    """The path of a file that lies beside the configuration's own, if there is one; as secret as it was."""
+    path = section.text(name) if name in section.raw else ""
+    return type(path)((directory / path).absolute()) if path else None
 
 
 def _toml_section(key: str, values: Mapping[str, object]) -> list[str]:

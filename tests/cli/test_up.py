@@ -6,12 +6,17 @@ import io
 import re
 import socket
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from livetables.cli.up import Steps
+from livetables.config import load_config
+from livetables.up.system import host_told
+from tests.support import certificates
+from tests.support.certificates import Certificate
 from tests.support.up import COMMAND, clean_environment
 
 NO_BROKER = {"LIVETABLES_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:1"}
@@ -54,6 +59,34 @@ def test_what_a_process_refuses_ends_everything_with_its_own_error(tmp_path: Pat
     assert f"livetables: cannot listen on 127.0.0.1 port {port}" in done.stderr
     assert "LIVETABLES_SERVER_PORT" in done.stderr
     assert not (tmp_path / ".livetables" / "up.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("shown", "host", "told"),
+    [
+        ("signed", "127.0.0.1", "certificate is not valid for '127.0.0.1'"),
+        ("signed", "0.0.0.0", "certificate is not valid for '127.0.0.1'"),  # noqa: S104  its only name is a wildcard
+        ("expired", "127.0.0.1", "certificate has expired"),
+    ],
+)
+def test_a_certificate_that_its_own_pipeline_would_not_take_is_told_before_anything_is_started(
+    tmp_path: Path, shown: str, host: str, told: str
+) -> None:
+    certificates.signed_by(certificates.authority(tmp_path), tmp_path, hosts="DNS:*.example")
+    certificates.expired(tmp_path)
+    settings = Certificate(tmp_path / f"{shown}.pem", tmp_path / f"{shown}.key").settings
+    done = up(tmp_path, LIVETABLES_SERVER_HOST=host, **settings)
+    assert done.returncode == 2
+    assert told in done.stderr
+    assert "subjectAltName" in done.stderr
+    assert not (tmp_path / ".livetables" / "broker").exists()
+
+
+def test_on_every_address_the_server_is_called_by_a_name_of_its_certificate(tmp_path: Path) -> None:
+    settings = certificates.self_signed(tmp_path, hosts="DNS:*.example,DNS:tables.example").settings
+    document = load_config(None, {"LIVETABLES_SERVER_HOST": "0.0.0.0", **settings})  # noqa: S104
+    assert host_told(document.server) == "tables.example"
+    assert host_told(replace(document.server, tls_certificate=None, tls_key=None)) == "127.0.0.1"
 
 
 def test_steps_are_lines_where_there_is_no_terminal() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from livetables.server.key import Key, generated_token
+from livetables.server.key import Key, bearer, generated_token
 
 
 def test_only_the_token_itself_fits() -> None:
@@ -16,12 +16,12 @@ def test_only_the_token_itself_fits() -> None:
 
 @pytest.mark.parametrize("header", ["Bearer s3cret", "bearer s3cret", "BEARER   s3cret  "])
 def test_a_bearer_header_fits(header: str) -> None:
-    assert Key("s3cret").fits_header(header)
+    assert Key("s3cret").fits(bearer(header))
 
 
 @pytest.mark.parametrize("header", [None, "", "s3cret", "Bearer", "Bearer ", "Basic s3cret", "Bearer s3cret s3cret"])
 def test_another_header_does_not_fit(header: str | None) -> None:
-    assert not Key("s3cret").fits_header(header)
+    assert not Key("s3cret").fits(bearer(header))
 
 
 def test_a_token_beyond_ascii_fits() -> None:

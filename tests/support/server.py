@@ -43,18 +43,19 @@ class ServerProcess:
         self._directory = directory
         self._settings = dict(settings or {})
         self._process: subprocess.Popen[str] | None = None
+        self._tls = "LIVETABLES_SERVER_TLS_CERTIFICATE" in self._settings
 
     @property
     def http(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"{'https' if self._tls else 'http'}://127.0.0.1:{self.port}"
 
     @property
     def websocket(self) -> str:
-        return f"ws://127.0.0.1:{self.port}/ws"
+        return f"{'wss' if self._tls else 'ws'}://127.0.0.1:{self.port}/ws"
 
     @property
     def flight(self) -> str:
-        return f"grpc://127.0.0.1:{self.flight_port}"
+        return f"{'grpc+tls' if self._tls else 'grpc'}://127.0.0.1:{self.flight_port}"
 
     @property
     def pid(self) -> int:
@@ -64,7 +65,7 @@ class ServerProcess:
     def start(self) -> None:
         environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("LIVETABLES_")},
-            "LIVETABLES_TOKEN": TOKEN,
+            **({} if "LIVETABLES_SERVER_TOKEN_FILE" in self._settings else {"LIVETABLES_TOKEN": TOKEN}),
             "LIVETABLES_SERVER_PORT": str(self.port),
             "LIVETABLES_SERVER_FLIGHT_PORT": str(self.flight_port),
             "LIVETABLES_SERVER_STORE": str(self._directory / "store.duckdb"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,17 @@ def test_what_is_told_can_be_read_by_this_user_only(tmp_path: Path) -> None:
 def test_the_key_is_not_shown(tmp_path: Path) -> None:
     RUNNING.write(tmp_path)
     assert "the key" not in repr(Running.read(tmp_path))
+
+
+def test_of_a_key_in_a_file_only_the_file_is_told_and_its_first_key_is_the_one_now(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("the key\n")
+    running = replace(RUNNING, token_file=str(keys), ca_file="/etc/ca.pem")
+    running.write(tmp_path)
+    assert "the key" not in (tmp_path / "up.json").read_text()
+    assert Running.read(tmp_path) == running
+    keys.write_text("another\nthe key\n")
+    assert Running.read(tmp_path) == replace(running, token="another")  # noqa: S106
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"addresses": {}, "token": "", "pids": {}}'])

@@ -1,5 +1,7 @@
 """`livetables up --demo`, all of it real: it comes up, its verbs work, what is killed comes back, and all of it goes.
 
+Its doors are encrypted, with a certificate that nobody else vouches for: everything that finds the server trusts it.
+
 One system for all tests, which leave it as they found it; they run in this order.
 """
 
@@ -17,6 +19,8 @@ from typing import Any
 import pytest
 
 from livetables.client.door import Door
+from livetables.errors import RequestError
+from tests.support import certificates
 from tests.support.kafka import wait_until
 from tests.support.up import Up, descendants, is_alive
 
@@ -32,14 +36,17 @@ SETTINGS = {
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
-    with Up(tmp_path_factory.mktemp("up"), "--demo", "--rate", "100", settings=SETTINGS) as system:
+    directory = tmp_path_factory.mktemp("up")
+    settings = SETTINGS | certificates.self_signed(directory, hosts="IP:127.0.0.1").settings
+    with Up(directory, "--demo", "--rate", "100", settings=settings) as system:
         system.wait_ready()
         yield system
 
 
 def door(up: Up) -> Door:
     told = up.told()
-    return Door(told["addresses"]["http"], told["token"])
+    token = told["token"] or Path(told["token_file"]).read_text().split()[0]
+    return Door(told["addresses"]["http"], token, ca_file=Path(told["ca_file"]))
 
 
 def accounts(up: Up) -> int:
@@ -75,6 +82,8 @@ def control(up: Up, *arguments: str) -> tuple[int, dict[str, Any]]:
 def test_it_shows_its_steps_one_url_and_the_key(up: Up) -> None:
     told = up.told()
     steps = up.steps()
+    assert told["addresses"]["http"].startswith("https://127.0.0.1:")
+    assert told["addresses"]["flight"].startswith("grpc+tls://127.0.0.1:")
     assert f"Kafka is up at {told['addresses']['kafka']}" in steps
     assert steps.count(f"ready: {told['addresses']['http']}/#key={told['token']}\n") == 1
     assert steps.count(told["token"]) == 1
@@ -183,6 +192,8 @@ def test_without_a_server_the_other_verbs_tell_what_to_do(up: Up) -> None:
 
 
 def test_started_again_it_resumes_the_generation_that_was_live(up: Up) -> None:
+    (up.directory / "keys").write_text("the-first-key-of-the-file\n")
+    up.environment["LIVETABLES_SERVER_TOKEN_FILE"] = "keys"  # noqa: S105
     up.start()
     up.wait_ready()
     (live, *before) = json.loads(up.run("status", "--json").stdout)["history"]
@@ -190,6 +201,24 @@ def test_started_again_it_resumes_the_generation_that_was_live(up: Up) -> None:
     assert {each["state"] for each in before} == {"retired"}
     assert f"building {live['generation']}" not in up.steps()
     wait_moving(up)
+
+
+def test_a_key_in_a_file_is_nowhere_else(up: Up) -> None:
+    assert up.told()["token"] is None
+    for pid in {up.pid, *descendants(up.pid)}:
+        assert b"the-first-key" not in Path(f"/proc/{pid}/environ").read_bytes()
+
+
+def test_a_new_key_takes_over_while_everything_runs(up: Up) -> None:
+    before, pids = door(up), up.told()["pids"]
+    draft = up.directory / "keys.draft"
+    draft.write_text("a-second-key\n")
+    draft.replace(up.directory / "keys")
+    wait_moving(up)  # and so the pipeline has the new key too
+    with pytest.raises(RequestError, match="the key is wrong"):
+        before.get("/api/tables")
+    assert up.run("status").returncode == 0
+    assert up.told()["pids"] == pids
 
 
 def test_a_killed_supervisor_leaves_no_child(up: Up) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from livetables.client import Connection
 from livetables.client.door import Door
 from livetables.client.running import Addresses, Running, reachable
-from livetables.config import Config, load_config, server_token
+from livetables.config import Config, load_config, server_ca, server_token
 from livetables.errors import ConfigError
 from livetables.log import LineFormatter
 
@@ -50,6 +50,13 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--url", metavar="URL", help="the server's address, like http://127.0.0.1:8765; its key is LIVETABLES_TOKEN"
     )
+    parser.add_argument(
+        "--ca",
+        type=Path,
+        metavar="FILE",
+        help="certificates (PEM) that vouch for an https server: its authority's or its own; default: the "
+        "configuration's, or else the system's",
+    )
 
 
 def chosen_server(arguments: argparse.Namespace) -> Connection:
@@ -71,13 +78,16 @@ def server_and_addresses(arguments: argparse.Namespace) -> tuple[Door, Addresses
             f"there is no key for the server at {addresses.http}",
             "set LIVETABLES_TOKEN to it, or run this in the directory where `livetables up` runs",
         )
-    return Door(addresses.http, token), addresses
+    told = running.ca_file if running and running.addresses.http == addresses.http else None
+    ca_file = arguments.ca or (Path(told) if told else server_ca(config))
+    return Door(addresses.http, token, ca_file=ca_file), addresses
 
 
 def _addresses(arguments: argparse.Namespace, config: Config, running: Running | None) -> Addresses:
     server, host = config.server, reachable(config.server.host)
+    http, grpc = server.schemes
     configured = Addresses(
-        config.kafka.bootstrap_servers, f"http://{host}:{server.port}", f"grpc://{host}:{server.flight_port}"
+        config.kafka.bootstrap_servers, f"{http}://{host}:{server.port}", f"{grpc}://{host}:{server.flight_port}"
     )
     if arguments.url:
         url = arguments.url.rstrip("/")

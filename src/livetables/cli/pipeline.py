@@ -12,7 +12,7 @@ from dataclasses import replace
 from livetables.cli.demo_data import stopped_by_signals
 from livetables.cli.main import main
 from livetables.cli.options import add_config_option, chosen_config, log_to_stderr
-from livetables.config import Config, server_token
+from livetables.config import Config, server_token, server_token_file
 from livetables.control.run import run_pipeline
 from livetables.errors import ConfigError
 from livetables.jars import jar_directory
@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
         config = _as_submitted(config)
     jar_directory("spark")  # here, where Ctrl-C still ends at once, should they have to be fetched
     with stopped_by_signals() as stop:
-        run_pipeline(config, token, stop, _say)
+        run_pipeline(config, token, stop, _say, token_file=server_token_file(config, os.environ))
     return 0
 
 

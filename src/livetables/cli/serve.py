@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
+from functools import partial
 
 import uvloop
 
 from livetables.cli.options import add_config_option, chosen_config, log_to_stderr
-from livetables.config import server_token
+from livetables.config import server_token, server_token_file, tokens_in
 from livetables.server.key import generated_token
 from livetables.server.run import Addresses, serve
 
@@ -22,7 +23,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Serves until it is told to stop."""
     config = chosen_config(arguments)
     log_to_stderr()
-    token = server_token(config, os.environ)
+    token, token_file = server_token(config, os.environ), server_token_file(config, os.environ)
     if token is None:
         token = generated_token()
         print(f"key: {token}  (made for this run; set LIVETABLES_TOKEN or server.token_file to choose it)", flush=True)
@@ -30,6 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
     def ready(addresses: Addresses) -> None:
         print(f"serving {addresses.http}  Flight {addresses.flight}  (Ctrl-C stops)", flush=True)
 
-    uvloop.run(serve(config.server, token, ready))
+    keys = partial(tokens_in, token_file) if token_file else lambda: (token,)
+    uvloop.run(serve(config.server, keys, ready))
     print("stopped", flush=True)
     return 0

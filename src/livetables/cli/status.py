@@ -18,6 +18,7 @@ EXAMPLES = """examples:
   livetables status                                     of what runs in this directory
   livetables status --json | jq -r .addresses.kafka     for scripts
   LIVETABLES_TOKEN=… livetables status --url http://host:8765
+  LIVETABLES_TOKEN=… livetables status --url https://host:8765 --ca ca.pem
 """
 GENERATIONS_SHOWN = 5
 

@@ -19,7 +19,7 @@ from rich.markup import escape
 from livetables.cli.demo_data import stopped_by_signals
 from livetables.cli.options import add_config_option, chosen_config, config_path, log_to
 from livetables.client.running import DIRECTORY, Addresses
-from livetables.config import Config, server_token
+from livetables.config import Config, server_token, server_token_file
 from livetables.demo_records import DemoOptions
 from livetables.errors import ConfigError
 from livetables.jars import jar_directory
@@ -62,6 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     system = System(
         config,
         token,
+        server_token_file(config, os.environ),
         arguments=["--config", str(path)] if path else [],
         environment={name: value for name, value in os.environ.items() if name != "LIVETABLES_CONFIG"},
         directory=DIRECTORY,

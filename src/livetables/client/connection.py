@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
@@ -34,7 +35,7 @@ class TableSummary:
 
 
 def connect(
-    url: str | None = None, token: str | None = None, *, ca_file: str | None = None, flight: str | None = None
+    url: str | None = None, token: str | None = None, *, ca_file: str | Path | None = None, flight: str | None = None
 ) -> Connection:
     """Connect to the server at `url`, like http://host:8765, with its key.
 
@@ -66,7 +67,9 @@ def connect(
             f"there is no key for the server at {url}",
             "give it as `token`, or connect in the directory where `livetables up` runs",
         )
-    connection = Connection(Door(url, token, ca_file=ca_file), flight)
+    if ca_file is None and running and running.addresses.http == url:
+        ca_file = running.ca_file
+    connection = Connection(Door(url, token, ca_file=Path(ca_file) if ca_file else None), flight)
     connection.status()  # an address or key that is wrong is told now
     return connection
 

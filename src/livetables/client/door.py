@@ -10,9 +10,11 @@ import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http.client import HTTPException
+from pathlib import Path
 from typing import Any
 
 from livetables.errors import RequestError, SetupError
+from livetables.tls import client_context
 
 ANSWER_SECONDS_MAX = 30.0  # longer than the server waits for the pipeline to take a control message
 
@@ -28,7 +30,7 @@ class Door:
     url: str
     token: str = field(repr=False)
     seconds_max: float = ANSWER_SECONDS_MAX
-    ca_file: str | None = None  # whose certificates to trust, for https; the system's unless given
+    ca_file: Path | None = None  # what vouches for an https server; None: the system
 
     def get(self, path: str, question: Mapping[str, str] | None = None) -> Any:
         return self._answer(urllib.request.Request(self._url(path, question)))  # noqa: S310  made by _url
@@ -57,7 +59,8 @@ class Door:
         # Headers are written as Latin-1, and the server reads them as UTF-8.
         request.add_header("Authorization", f"Bearer {self.token}".encode().decode("latin-1"))
         # Without the proxies of the environment: the server is on this machine, or near.
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), *self._https())
+        tls = [urllib.request.HTTPSHandler(context=client_context(self.ca_file))] if self.url[:6] == "https:" else []
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), *tls)
         try:
             with opener.open(request, timeout=self.seconds_max) as response:
                 return json.loads(response.read())
@@ -68,24 +71,15 @@ class Door:
             reason = getattr(error, "reason", error)
             if isinstance(reason, ssl.SSLCertVerificationError):
                 raise SetupError(
-                    f"the certificate of {self.url} is not trusted: {reason.verify_message}",
-                    "give the certificate of its authority as `ca_file`, and the host as the certificate names it",
+                    f"the certificate of the server at {self.url} is not trusted: {reason.verify_message}",
+                    "let --ca (`ca_file` in Python) be the file of the authority that made it, or of the certificate "
+                    "itself; call the server by a host that the certificate is for (its subjectAltName), and renew it "
+                    "if it has expired",
                 ) from None
             raise UnreachableError(
                 f"no livetables server answers at {self.url}: {reason}",
                 "start one with `livetables up` (or `livetables serve`), or run this in the directory of the one that "
                 "runs, or give its address (--url)",
-            ) from None
-
-    def _https(self) -> list[urllib.request.HTTPSHandler]:
-        if not self.url.startswith("https:"):
-            return []
-        try:
-            return [urllib.request.HTTPSHandler(context=ssl.create_default_context(cafile=self.ca_file))]
-        except OSError as error:
-            raise SetupError(
-                f"the certificates in {self.ca_file} cannot be read: {error.strerror or error}",
-                "give the path of a PEM file as `ca_file`",
             ) from None
 
     def _refusal(self, status: int, body: bytes) -> RequestError:

@@ -16,6 +16,7 @@ from pyarrow import flight
 
 from livetables.client.door import UnreachableError
 from livetables.errors import RequestError, SetupError
+from livetables.tls import trusted_certificates
 
 # With connections of its own a new client tries at once, while one that has failed refuses for a time without a try.
 CLIENT_OPTIONS = [("grpc.use_local_subchannel_pool", 1)]
@@ -25,10 +26,10 @@ SCHEMA_SECONDS_MAX = 30.0
 class Flight:
     """Asks the Flight door at a location like grpc://host:port. Any thread may use it."""
 
-    def __init__(self, location: str, token: str, ca_file: str | None = None) -> None:
+    def __init__(self, location: str, token: str, ca_file: Path | None = None) -> None:
         if not (token.isascii() and token.isprintable()):
             raise SetupError("the key has characters that a header cannot carry", "use a key in plain ASCII")
-        self._trusted = {"tls_root_certs": Path(ca_file).read_bytes()} if ca_file else {}
+        self._trusted = {"tls_root_certs": trusted_certificates(ca_file)} if ca_file else {}
         self._location = location
         self._headers = [(b"authorization", b"Bearer " + token.encode())]
         try:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from livetables.config import tokens_in
 from livetables.settings import Secret
 
 DIRECTORY = Path(".livetables")
@@ -25,18 +26,25 @@ class Addresses:
 
 @dataclass(frozen=True)
 class Running:
-    """What `livetables up` tells the other commands: the addresses, the key, and the process ids by name."""
+    """What `livetables up` tells the other commands: the addresses, the key, and the process ids by name.
+
+    A key that is in a file is not told, but where it is: it may be another later.
+    """
 
     addresses: Addresses
     token: str
     pids: Mapping[str, int] = field(default_factory=dict)
+    token_file: str | None = None
+    ca_file: str | None = None  # what vouches for the server's certificate
 
     @classmethod
     def read(cls, directory: Path = DIRECTORY) -> Running | None:
         """What is told in this directory; None if nothing is. A system that was killed may have left its own."""
         try:
             told = json.loads((directory / "up.json").read_text())
-            return cls(Addresses(**told["addresses"]), Secret(told["token"]), told["pids"])
+            addresses, pids, token_file = Addresses(**told["addresses"]), told["pids"], told["token_file"]
+            token = tokens_in(token_file)[0] if token_file else Secret(told["token"])
+            return cls(addresses, token, pids, token_file, told["ca_file"])
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
@@ -45,7 +53,8 @@ class Running:
         draft = directory / "up.json.draft"
         draft.unlink(missing_ok=True)
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            json.dump(asdict(self), file, indent=2)
+            told = asdict(self) | ({"token": None} if self.token_file else {})
+            json.dump(told, file, indent=2)
         draft.replace(directory / "up.json")
 
 

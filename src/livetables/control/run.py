@@ -18,7 +18,7 @@ from livetables.control.orchestrator import Orchestrator
 from livetables.control.running import Ground
 from livetables.errors import SetupError, TopicError
 from livetables.pipeline.checkpoints import Checkpoints
-from livetables.pipeline.flight_sink import FlightSink, NoAnswerError
+from livetables.pipeline.flight_sink import NoAnswerError
 from livetables.pipeline.session import JVM_OPTIONS, start_session
 from livetables.pipeline.topics import ControlTopic, KafkaTopics
 
@@ -29,29 +29,42 @@ SOCKET_PATH_BYTES_MAX = 103  # on every system; Linux has four more
 SOCKET_NAME_BYTES = len("/.01234567-89ab-cdef-0123-456789abcdef.sock")  # as Spark calls them
 
 
-def run_pipeline(config: Config, token: str, stop: threading.Event, say: Callable[[str], None]) -> None:
-    """Resume or build what the control topic says, and follow it until told to stop; `say` gets the steps."""
+def run_pipeline(
+    config: Config, token: str, stop: threading.Event, say: Callable[[str], None], *, token_file: str | None = None
+) -> None:
+    """Resume or build what the control topic says, and follow it until told to stop; `say` gets the steps.
+
+    When the server does not take the token, it is looked up again in the token file, if there is one.
+    """
     with _own_directory(config.pipeline) as local_directory:
         say(f"starting Spark on {config.pipeline.master}")
         spark = _session(config.pipeline, local_directory)
         try:
-            run_on(spark, config, token, stop, say)
+            run_on(spark, config, token, stop, say, token_file=token_file)
         finally:
             spark.stop()
 
 
-def run_on(spark: SparkSession, config: Config, token: str, stop: threading.Event, say: Callable[[str], None]) -> None:
+def run_on(
+    spark: SparkSession,
+    config: Config,
+    token: str,
+    stop: threading.Event,
+    say: Callable[[str], None],
+    *,
+    token_file: str | None = None,
+) -> None:
     """The same, on a session that is there."""
     properties = config.kafka.client_properties()
-    ground = Ground(spark, config, token, Checkpoints(spark, config.pipeline.checkpoint_directory))
-    sink = FlightSink(config.pipeline.server, token, patience_seconds=LOOP_PATIENCE_SECONDS)
+    ground = Ground(spark, config, token, Checkpoints(spark, config.pipeline.checkpoint_directory), token_file)
+    sink = ground.sink(LOOP_PATIENCE_SECONDS)
     with (
         closing(sink),
         KafkaTopics(spark, properties, LOOK_SECONDS_MAX) as topics,
         ControlTopic(spark, properties, config.control.topic) as control_topic,
     ):
         inbox = Inbox(control_topic)
-        doorman = Doorman(control_topic, FlightSink(config.pipeline.server, token))
+        doorman = Doorman(control_topic, ground.sink())
         orchestrator = Orchestrator(ground, sink, topics, inbox, say)
         _resume(orchestrator, stop, say)
         if stop.is_set():

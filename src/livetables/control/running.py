@@ -15,7 +15,7 @@ from pyspark.errors.exceptions.captured import CapturedException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from livetables.config import Config
+from livetables.config import Config, server_ca
 from livetables.control.generation import Event, State, next_state
 from livetables.control.resolve import Wanted
 from livetables.pipeline.checkpoints import Checkpoints
@@ -32,6 +32,7 @@ from livetables.wire import BatchTimes, SourceReport
 LAYOUT_VERSION = 1  # of what a checkpoint holds; a new one builds every generation anew
 FIRST_DELAY_SECONDS = 1.0
 DELAY_SECONDS_MAX = 30.0
+SINK_PATIENCE_SECONDS = 60.0
 TRIES = 3  # without a batch in between, until a query counts as failed
 CAUSE_CHARACTERS_MAX = 400
 NAME = re.compile(r"g(?P<number>[0-9]+)-(?P<fingerprint>[0-9a-f]{8})")
@@ -45,9 +46,16 @@ class Ground:
     config: Config
     token: str
     checkpoints: Checkpoints
+    token_file: str | None = None  # where another key is found when the server does not take this one
 
-    def sink(self) -> FlightSink:
-        return FlightSink(self.config.pipeline.server, self.token)
+    def sink(self, patience_seconds: float = SINK_PATIENCE_SECONDS) -> FlightSink:
+        return FlightSink(
+            self.config.pipeline.server,
+            self.token,
+            token_file=self.token_file,
+            ca_file=server_ca(self.config),
+            patience_seconds=patience_seconds,
+        )
 
     def fingerprint(self, spec: GenerationSpec, topics: Mapping[str, Topic]) -> str:
         """Of everything that a checkpoint depends on: with another one it cannot be resumed."""

@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import zipfile
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
@@ -17,22 +16,13 @@ from pathlib import Path
 from livetables.config import Config
 from livetables.doctor.check import Facts, Finding
 from livetables.errors import SetupError
-from livetables.jars import JarKind, jar_directory, java_executable
+from livetables.jars import jar_directory, java_executable
+from livetables.jvm.fetch import JarKind, faults
 
 JAVA_LEAST = 17
 JAVA_SECONDS_MAX = 10.0
 REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)(?:==([^;,\s]+))?[^;]*")
 JAVA_VERSION = re.compile(r'version "(?:1\.)?(\d+)([^"]*)"')
-JARS: dict[JarKind, tuple[str, ...]] = {
-    "spark": (
-        "commons-pool2",
-        "hadoop-bare-naked-local-fs",
-        "kafka-clients",
-        "spark-sql-kafka-0-10",
-        "spark-token-provider-kafka-0-10",
-    ),
-    "broker": ("kafka_2", "kafka-clients", "kafka-server", "kafka-storage", "scala-library", "log4j-core"),
-}
 MEGABYTE = 1024 * 1024
 JVM_EXTRA_MEGABYTES = 512  # of Spark's JVM and its Python beside the heap
 BROKER_MEGABYTES = 512
@@ -84,16 +74,11 @@ def jars(facts: Facts) -> Sequence[Finding]:
         except SetupError as error:
             findings.append(Finding(name, "broken", error.problem, error.cure))
             continue
-        files = sorted(directory.glob("*.jar"))
-        missing = [start for start in JARS[kind] if not any(file.name.startswith(f"{start}") for file in files)]
-        spoilt = [file.name for file in files if not zipfile.is_zipfile(file)]
-        cure = f"remove {directory} and have the jars fetched again"
-        if missing:
-            findings.append(Finding(name, "broken", f"{directory} lacks {', '.join(missing)}", cure))
-        elif spoilt:
-            findings.append(Finding(name, "broken", f"no jar, or only a part of one: {', '.join(spoilt)}", cure))
+        if found := faults(kind, directory):
+            cure = f"remove {directory} and have the jars fetched again (`python -m livetables.jvm` does it too)"
+            findings.append(Finding(name, "broken", f"in {directory}, {'; '.join(found)}", cure))
         else:
-            findings.append(Finding(name, "ok", f"{len(files)} in {directory}"))
+            findings.append(Finding(name, "ok", f"in {directory}"))
     return findings
 
 

@@ -12,12 +12,11 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from importlib import metadata
 
+from livetables.client.door import Door, UnreachableError
+from livetables.client.running import EVERY_ADDRESS, Running, reachable
 from livetables.config import load_config, server_token
 from livetables.doctor.check import Facts, Finding
 from livetables.errors import RequestError
-from livetables.up.door import Door, UnreachableError
-from livetables.up.ports import EVERY_ADDRESS, reachable
-from livetables.up.running import Running
 
 ANSWER_SECONDS_MAX = 3.0
 WELL = ("live", "idle")

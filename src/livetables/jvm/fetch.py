@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -56,7 +56,7 @@ def fetch(kind: JarKind, root: Path, say: Callable[[str], None]) -> Path:
         with _held(
             directory.with_suffix(".lock"), lambda: say(f"waiting for another process that fetches {directory}")
         ):
-            if _faults(_listed(kind), directory):
+            if faults(kind, directory):
                 _remove_drafts(kind, directory.parent)
                 say(f"fetching the {len(_listed(kind))} {kind} jars with Maven into {directory}")
                 with TemporaryDirectory(prefix=_draft_prefix(kind), dir=directory.parent) as draft:
@@ -114,8 +114,9 @@ def _listed(kind: JarKind) -> dict[str, str]:
     return {path.removeprefix(f"{kind}/"): digest for digest, path in entries if path.startswith(f"{kind}/")}
 
 
-def _faults(listed: Mapping[str, str], directory: Path) -> list[str]:
+def faults(kind: JarKind, directory: Path) -> list[str]:
     """What keeps the files of a directory from being those of the list."""
+    listed = _listed(kind)
     found = checksums(directory) if directory.is_dir() else {}
     return [
         *(f"{name} is missing" for name in listed if name not in found),
@@ -125,11 +126,10 @@ def _faults(listed: Mapping[str, str], directory: Path) -> list[str]:
 
 
 def _check(kind: JarKind, jars: Path) -> None:
-    faults = _faults(_listed(kind), jars)
-    if faults:
-        more = f"; and {len(faults) - FAULTS_SHOWN} more" if len(faults) > FAULTS_SHOWN else ""
+    if found := faults(kind, jars):
+        more = f"; and {len(found) - FAULTS_SHOWN} more" if len(found) > FAULTS_SHOWN else ""
         raise SetupError(
-            f"what Maven fetched are not the {kind} jars of this livetables: {'; '.join(faults[:FAULTS_SHOWN])}{more}",
+            f"what Maven fetched are not the {kind} jars of this livetables: {'; '.join(found[:FAULTS_SHOWN])}{more}",
             "nothing was installed; remove a damaged file from Maven's local repository, let its settings.xml name a "
             f"mirror that has the original files, or {COPY_INSTEAD}",
         )

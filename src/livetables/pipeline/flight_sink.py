@@ -20,13 +20,16 @@ from concurrent.futures import CancelledError, Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyarrow import flight
 
 from livetables.change import Batch, TableShape
-from livetables.errors import RequestError, SinkError
+from livetables.config import tokens_in
+from livetables.errors import LivetablesError, RequestError, SetupError, SinkError
+from livetables.tls import trusted_certificates
 from livetables.wire import ControlRequest, PipelineReport, Receipt, SourceReport, encode_batch, encode_shapes
 
 BODY_BYTES_MAX = 2_000_000_000  # gRPC's messages end at 2 GiB
@@ -86,20 +89,25 @@ class FlightSink:
     """Takes batches to the server at a location like grpc://host:port. Any thread may use it."""
 
     def __init__(
-        self, location: str, token: str, *, call_seconds_max: float = 60.0, patience_seconds: float = 60.0
+        self,
+        location: str,
+        token: str,
+        *,
+        token_file: str | None = None,
+        ca_file: Path | None = None,
+        call_seconds_max: float = 60.0,
+        patience_seconds: float = 60.0,
     ) -> None:
-        if not (token.isascii() and token.isprintable()):
-            raise SinkError(
-                "the token has characters that a header cannot carry", "set LIVETABLES_TOKEN to plain ASCII"
-            )
-        try:
-            self._client: flight.FlightClient | None = flight.FlightClient(location, generic_options=CLIENT_OPTIONS)
-        except pa.ArrowException as error:
-            raise SinkError(
-                f"{location} is no address of a server: {_first_line(error)}", "give one like grpc://host:port"
-            ) from None
+        """With a token file, a key that the server does not take is looked up there again.
+
+        Of a grpc+tls:// location, the certificates in `ca_file` vouch for the server; without one, the system's.
+        """
         self._location = location
-        self._headers = [(b"authorization", b"Bearer " + token.encode())]
+        self._token_file = token_file
+        self._ca_file = ca_file if location.startswith("grpc+tls:") else None
+        self._headers = _headers(token)
+        self._trusted = trusted_certificates(self._ca_file) if self._ca_file else None
+        self._client: flight.FlightClient | None = self._connected()
         self._call_seconds_max = call_seconds_max
         self._patience_seconds = patience_seconds
         self._closed = threading.Event()
@@ -211,6 +219,15 @@ class FlightSink:
 
         return act
 
+    def _connected(self) -> flight.FlightClient:
+        trusted = {"tls_root_certs": self._trusted} if self._trusted else {}
+        try:
+            return flight.FlightClient(self._location, generic_options=CLIENT_OPTIONS, **trusted)
+        except pa.ArrowException as error:
+            raise SinkError(
+                f"{self._location} is no address of a server: {_first_line(error)}", "give one like grpc://host:port"
+            ) from None
+
     def _connection(self) -> flight.FlightClient:
         client = self._client
         if client is None:
@@ -256,17 +273,40 @@ class FlightSink:
     def _told(self, error: Exception) -> SinkError:
         """What an error means. One that says what it is comes from the server itself, others from the way to it."""
         if isinstance(error, flight.FlightUnauthenticatedError):
+            return self._refused_key()
+        with suppress(ValueError, TypeError, KeyError):
+            told = json.loads(getattr(error, "extra_info", b""))
+            return ERRORS.get(told["code"], SinkError)(told["problem"], told["cure"])
+        self._trust_again()
+        said = _first_line(error)
+        return NoAnswerError(f"the server at {self._location} does not answer: {said}", _cure(said))
+
+    def _refused_key(self) -> SinkError:
+        """What a refused key means: with a file of keys, that the file or the server has changed, or soon will."""
+        if self._token_file is None:
             return SinkError(
                 f"the server at {self._location} does not know this token",
                 "set LIVETABLES_TOKEN to the server's key; both must have the same",
             )
-        with suppress(ValueError, TypeError, KeyError):
-            told = json.loads(getattr(error, "extra_info", b""))
-            return ERRORS.get(told["code"], SinkError)(told["problem"], told["cure"])
+        try:
+            self._headers = _headers(tokens_in(self._token_file)[0])
+        except LivetablesError as error:
+            return NoAnswerError(error.problem, error.cure)
         return NoAnswerError(
-            f"the server at {self._location} does not answer: {_first_line(error)}",
-            "start it with `livetables serve`, or correct the address",
+            f"the server at {self._location} does not know the first key in server.token_file",
+            "let the server's file and this one have the same keys; this one is read again until they do",
         )
+
+    def _trust_again(self) -> None:
+        """A server whose certificate was renewed is trusted from then on if the file was renewed with it."""
+        if self._ca_file is None:
+            return
+        with suppress(SetupError):
+            trusted = trusted_certificates(self._ca_file)
+            with self._lock:
+                if trusted != self._trusted and self._client is not None:
+                    self._trusted = trusted
+                    self._client = self._connected()
 
 
 def _settle(answer: Future[Answer], call: Call[Answer], options: flight.FlightCallOptions) -> None:
@@ -283,6 +323,31 @@ def _delays() -> Iterator[float]:
     while True:
         yield delay * random.uniform(0.5, 1.0)  # noqa: S311
         delay = min(delay * 2, DELAY_SECONDS_MAX)
+
+
+def _headers(token: str) -> list[tuple[bytes, bytes]]:
+    if not (token.isascii() and token.isprintable()):
+        raise SinkError("the token has characters that a header cannot carry", "set LIVETABLES_TOKEN to plain ASCII")
+    return [(b"authorization", b"Bearer " + token.encode())]
+
+
+def _cure(said: str) -> str:
+    """What mends a way to the server that does not work."""
+    if "is not in peer certificate" in said:
+        return (
+            "make the server's certificate for the host in pipeline.server too (subjectAltName), or write there a host "
+            "that it is for"
+        )
+    if "certificate verify failed" in said:
+        return (
+            "let pipeline.server_ca be the file of the authority that made the server's certificate, or of the "
+            "certificate itself; renew it if it has expired"
+        )
+    if "wrong version number" in said:
+        return "the server has no TLS: write grpc:// instead of grpc+tls:// in pipeline.server"
+    if "Socket closed" in said:
+        return "if the server has TLS, write grpc+tls:// in pipeline.server; else look into its log"
+    return "start it with `livetables serve`, or correct the address"
 
 
 def _json(value: object) -> bytes:

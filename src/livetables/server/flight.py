@@ -18,7 +18,9 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from functools import wraps
 from typing import Any, TypeVar
+from urllib.parse import unquote
 from weakref import WeakSet
 
 import pyarrow as pa
@@ -32,12 +34,14 @@ from livetables.errors import ErrorCode, LivetablesError, RequestError, SinkErro
 from livetables.log import Throttle, tell
 from livetables.server.control_door import ControlDoor
 from livetables.server.feed import changes_schema
-from livetables.server.key import Key
+from livetables.server.key import Key, bearer
+from livetables.server.logins import Peer
 from livetables.server.metrics import SQL, Metrics, counted
 from livetables.server.services import Pulse
 from livetables.server.store import SQL_SECONDS_MAX, Store
 from livetables.server.viewport import ARROW_TYPES, Selection, ViewOptions, chosen_columns, column_type
 from livetables.settings import choice
+from livetables.tls import ServerCertificate
 from livetables.wire import NO_BATCH, PipelineReport, Place, Receipt, SourceReport, decode_batch, decode_shapes
 
 SCANS_MAX = 8
@@ -50,6 +54,11 @@ GOODBYE_SECONDS = 3.0
 # gRPC sends an error in a header of at most 8 KiB, in which a byte of the message may take four.
 PROBLEM_BYTES_MAX = 1_000
 CURE_BYTES_MAX = 500
+
+PRESENTED = "key"  # the middleware's name
+# Who asks for a schema. Of what that handler raises, pyarrow sends the trace instead of the kind of error, so its key
+# is checked before it is known who calls: all who guess that way count as one.
+ANYBODY = Peer("anybody who asks for a schema")
 
 ACTIONS = {
     "begin": "make room for a generation",
@@ -156,11 +165,68 @@ Ticket = TableTicket | WindowTicket | SqlTicket | ChangesTicket
 _Settled = TypeAdapter[_Published | _NotPublished](_Published | _NotPublished)
 
 
+class _Presented(flight.ServerMiddleware):  # type: ignore[misc]
+    """The key that a call brings. It is checked where it is known who calls."""
+
+    def __init__(self, token: str | None) -> None:
+        self.token = token
+
+
+class _KeyCheck:
+    """Lets no call in without the key."""
+
+    def __init__(self, key: Key, metrics: Metrics) -> None:
+        self._key = key
+        self._metrics = metrics
+
+    def __call__(self, peer: Peer, token: str | None) -> None:
+        try:
+            self._key.check(peer, token)
+        except RequestError as problem:
+            self._metrics.login_failed("flight", problem)
+            throttle.tell(log, "login_failed", logging.WARNING, door="flight", address=peer.address)
+            if problem.code == "busy":
+                raise flight.FlightUnavailableError(*_told(problem.code, problem.problem, problem.cure)) from None
+            cure = "send the header `authorization: Bearer <key>` with the server's key (LIVETABLES_TOKEN)"
+            raise flight.FlightUnauthenticatedError(*_told(problem.code, problem.problem, cure)) from None
+
+
+class _PresentedFactory(flight.ServerMiddlewareFactory):  # type: ignore[misc]
+    def __init__(self, check: _KeyCheck) -> None:
+        self._check = check
+
+    def start_call(self, info: Any, headers: Mapping[str, list[str]]) -> _Presented:
+        token = bearer(next(iter(headers.get("authorization", [])), None))
+        if info.method == flight.FlightMethod.GET_SCHEMA:
+            self._check(ANYBODY, token)
+        return _Presented(token)
+
+
+def _locked(handler: Callable[..., Any]) -> Callable[..., Any]:
+    """Let no call through to its handler without the key."""
+
+    @wraps(handler)
+    def checked(door: FlightDoor, context: Any, *arguments: Any) -> Any:
+        door.check_key(peer_of(context.peer()), context.get_middleware(PRESENTED).token)
+        return handler(door, context, *arguments)
+
+    return checked
+
+
 class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
     """Serves from its construction until `shutdown`. `port` is the one it got when 0 was asked for."""
 
     def __init__(
-        self, host: str, port: int, *, store: Store, key: Key, pulse: Pulse, control: ControlDoor, metrics: Metrics
+        self,
+        host: str,
+        port: int,
+        *,
+        store: Store,
+        key: Key,
+        pulse: Pulse,
+        control: ControlDoor,
+        metrics: Metrics,
+        certificate: ServerCertificate | None = None,
     ) -> None:
         self._store = store
         self._pulse = pulse
@@ -178,7 +244,13 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
             "control_requests": self._control_requests,
             "control_settled": self._control_settled,
         }
-        super().__init__((host, port), middleware={"key": _KeyCheck(key, metrics)})
+        self.check_key = _KeyCheck(key, metrics)
+        pair = certificate and flight.CertKeyPair(certificate.certificate.read_bytes(), certificate.key.read_bytes())
+        super().__init__(
+            (host, port),
+            tls_certificates=[pair] if pair else None,
+            middleware={PRESENTED: _PresentedFactory(self.check_key)},
+        )
 
     def shutdown(self) -> None:
         """Close the door: calls have GOODBYE_SECONDS to end, then their connections are cut."""
@@ -199,9 +271,11 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
 
     # The pipeline's side
 
+    @_locked
     def list_actions(self, _context: Any) -> list[tuple[str, str]]:
         return list(ACTIONS.items())
 
+    @_locked
     def do_action(self, context: Any, action: Any) -> list[bytes]:
         with _flight_errors():
             if action.type not in self._actions:
@@ -286,6 +360,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
 
     # The clients' side
 
+    @_locked
     def list_flights(self, _context: Any, _criteria: bytes) -> list[Any]:
         with _flight_errors():
             return [
@@ -293,6 +368,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
                 for name, table in self._store.tables().items()
             ]
 
+    @_locked
     def get_flight_info(self, _context: Any, descriptor: Any) -> Any:
         with _flight_errors():
             ticket = _described(descriptor)
@@ -302,6 +378,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
         with _flight_errors():
             return flight.SchemaResult(self._answer_schema(_parsed_ticket(_described(descriptor))))
 
+    @_locked
     def do_get(self, context: Any, ticket: Any) -> Any:
         with _flight_errors():
             request = _parsed_ticket(ticket.ticket)
@@ -358,24 +435,6 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
         if isinstance(request, ChangesTicket):
             return changes_schema(self._store.table(request.changes).shape)
         return _schema(self._store.table(request.table).shape, request)
-
-
-class _KeyCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]
-    """Lets no call in without the key."""
-
-    def __init__(self, key: Key, metrics: Metrics) -> None:
-        self._key = key
-        self._metrics = metrics
-
-    def start_call(self, _info: Any, headers: Mapping[str, list[str]]) -> None:
-        if self._key.fits_header(next(iter(headers.get("authorization", [])), None)):
-            return
-        self._metrics.logins_failed.labels("flight").inc()
-        throttle.tell(log, "login_failed", logging.WARNING, door="flight")
-        problem = "the key is wrong" if "authorization" in headers else "the key is missing"
-        cure = "send the header `authorization: Bearer <key>` with the server's key (LIVETABLES_TOKEN)"
-        message, extra_info = _told("unauthorized", problem, cure)
-        raise flight.FlightUnauthenticatedError(message, extra_info)
 
 
 class _Stream:
@@ -456,6 +515,12 @@ class _Streams:
             yield
         finally:
             self._places.release()
+
+
+def peer_of(uri: str) -> Peer:
+    """Who calls, of what gRPC says, like ipv4:127.0.0.1:40000 or ipv6:%5B::1%5D:40000."""
+    address, _, port = unquote(uri).partition(":")[2].rpartition(":")
+    return Peer(address.strip("[]"), int(port)) if port.isdecimal() else Peer(uri)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What every HTTP request passes: the key, the limit of its body, and the form of every refusal."""
+"""What every HTTP request passes: its origin, the key, the limit of its body, and the form of every refusal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from livetables.errors import ErrorCode, RequestError
 from livetables.log import Throttle
+from livetables.server.key import TooManyLoginsError, bearer, peer_of
 from livetables.server.messages import first_problem
+from livetables.server.origins import may_ask
 from livetables.server.rows import JSON
 from livetables.server.services import Services
 
@@ -59,7 +61,7 @@ throttle = Throttle()
 
 
 class Gate:
-    """What every request passes: the key, and the limit of its body; every response leaves with its headers."""
+    """What every request passes: its origin, the key, the limit of its body. Every response leaves with its headers."""
 
     def __init__(self, app: ASGIApp, services: Services) -> None:
         self._app = app
@@ -95,20 +97,23 @@ class Gate:
 
     def _refusal(self, scope: Scope) -> Response | None:
         headers = dict(scope["headers"])
-        # A key may be any UTF-8 text, which is not how headers are usually read.
-        authorization = headers.get(b"authorization", b"").decode(errors="surrogateescape")
-        if is_locked(scope) and not self._services.key.fits_header(authorization):
-            self._services.metrics.logins_failed.labels("http").inc()
-            address = scope["client"][0] if scope.get("client") else None
-            throttle.tell(log, "login_failed", logging.WARNING, door="http", address=address)
-            what = "wrong" if authorization else "missing"
-            return _problem(
-                401,
-                "unauthorized",
-                f"the key is {what}",
-                "send the header `Authorization: Bearer <key>` with the key that the server was started with",
-                {"WWW-Authenticate": "Bearer"},
-            )
+        if is_locked(scope):
+            if not may_ask(scope, self._services.origins, self._services.hosts):
+                return _problem(
+                    403,
+                    "forbidden",
+                    "a page of another origin may not ask",
+                    "add its origin to server.origins if it is yours",
+                )
+            # A key may be any UTF-8 text, which is not how headers are usually read.
+            authorization = headers.get(b"authorization", b"").decode(errors="surrogateescape")
+            try:
+                self._services.key.check(peer_of(scope), bearer(authorization))
+            except RequestError as problem:
+                self._services.metrics.login_failed("http", problem)
+                address = scope["client"][0] if scope.get("client") else None
+                throttle.tell(log, "login_failed", logging.WARNING, door="http", address=address)
+                return _locked_out(problem)
         length = headers.get(b"content-length", b"0")
         if length.isdigit() and int(length) > MAX_BODY_BYTES:
             return _too_large()
@@ -118,6 +123,15 @@ class Gate:
 def _problem(status: int, code: str, problem: str, cure: str, headers: Mapping[str, str] | None = None) -> Response:
     text = json.dumps({"code": code, "problem": problem, "cure": cure})  # all ASCII: what a client sent may be no text
     return Response(text, status, headers, JSON)
+
+
+def _locked_out(problem: RequestError) -> Response:
+    if isinstance(problem, TooManyLoginsError):
+        headers, cure = {"Retry-After": str(problem.wait_seconds)}, problem.cure
+    else:
+        headers = {"WWW-Authenticate": "Bearer"}
+        cure = "send the header `Authorization: Bearer <key>` with the key that the server has"
+    return _problem(STATUS[problem.code], problem.code, problem.problem, cure, headers)
 
 
 def _too_large() -> Response:

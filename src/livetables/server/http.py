@@ -86,11 +86,12 @@ MAX_SQL_WAITING = 32
 PROBLEMS = {
     400: "The question does not fit the table, or the query is wrong",
     401: "The key is missing or wrong",
+    403: "A page of another origin may not ask",
     404: "There is no such table",
     406: "The answer is not to be had in any of the accepted media types",
     413: "The request is larger than the server takes",
     422: "A parameter or the body is not what this operation takes",
-    429: "Too much is waiting already",
+    429: "Too much is waiting already, or too many wrong keys came from this address",
     500: "The server made a mistake; its log tells which",
     503: "What this needs is not there yet",
     504: "It took too long",
@@ -200,7 +201,7 @@ open_routes = APIRouter(tags=["health"])
 locked_routes = APIRouter(
     # The gate has checked it already; this is for the documentation.
     dependencies=[Security(HTTPBearer(auto_error=False, scheme_name="key", description="the pre-shared key"))],
-    responses=_problems(401, 413, 500),
+    responses=_problems(401, 403, 413, 429, 500),
 )
 
 

@@ -1,28 +1,77 @@
-"""The pre-shared key that opens every door."""
+"""The pre-shared keys that open every door, and what becomes of who presents another."""
 
 from __future__ import annotations
 
 import hmac
+import math
 import secrets
+import time
+from collections.abc import Callable, Sequence
+
+from starlette.types import Scope
+
+from livetables.errors import RequestError
+from livetables.server.logins import Logins, Peer
+
+
+class TooManyLoginsError(RequestError):
+    """An address has presented too many wrong keys: none is looked at for a while."""
+
+    def __init__(self, wait_seconds: float) -> None:
+        self.wait_seconds = max(1, math.ceil(wait_seconds))
+        super().__init__(
+            "busy",
+            "too many different wrong keys came from this address",
+            f"try again in {self.wait_seconds} s, with the server's key",
+        )
 
 
 class Key:
-    """Compares what a client presents with the key, in a time that tells nothing about it."""
+    """Compares what a client presents with the keys, in a time that tells nothing about them."""
 
-    def __init__(self, token: str) -> None:
-        assert token, "an empty key would open the door to everybody"
-        self._token = token.encode()
+    def __init__(self, *tokens: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._logins = Logins(clock)
+        self._tokens: tuple[bytes, ...] = ()
+        self.change(tokens)
 
     def __repr__(self) -> str:
         return "Key(<redacted>)"
 
-    def fits(self, presented: str | None) -> bool:
-        return presented is not None and hmac.compare_digest(presented.encode(errors="surrogatepass"), self._token)
+    def change(self, tokens: Sequence[str]) -> bool:
+        """From now on these are the keys; whether they were others before."""
+        assert tokens, "without a key nobody could come in"
+        assert all(tokens), "an empty key would open the door to everybody"
+        before, self._tokens = self._tokens, tuple(token.encode() for token in tokens)
+        return before != self._tokens
 
-    def fits_header(self, authorization: str | None) -> bool:
-        """Whether an `Authorization` header is `Bearer` and the key."""
-        scheme, _, token = (authorization or "").partition(" ")
-        return scheme.lower() == "bearer" and self.fits(token.strip())
+    def fits(self, presented: str | None) -> bool:
+        if presented is None:
+            return False
+        given = presented.encode(errors="surrogatepass")
+        return any([hmac.compare_digest(given, token) for token in self._tokens])  # a list: all are compared
+
+    def check(self, peer: Peer, presented: str | None) -> None:
+        """Return if the peer may come in; a RequestError tells why not. To present none is not to guess."""
+        if not presented:
+            raise RequestError("unauthorized", "the key is missing", "send the server's key")
+        is_right = self.fits(presented)
+        wait_seconds = self._logins.attempt(peer, presented, is_right=is_right)
+        if wait_seconds is not None:
+            raise TooManyLoginsError(wait_seconds)
+        if not is_right:
+            raise RequestError("unauthorized", "the key is wrong", "send the key that the server has now")
+
+
+def peer_of(scope: Scope) -> Peer:
+    """Who sent a request, or opened a WebSocket; behind a proxy on this machine, whom the proxy names."""
+    address, port = scope.get("client") or ("", 0)
+    return Peer(address, port or None)
+
+
+def bearer(authorization: str | None) -> str | None:
+    """The key in an `Authorization` header; None if it has none."""
+    scheme, _, token = (authorization or "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else None
 
 
 def generated_token() -> str:

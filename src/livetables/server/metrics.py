@@ -30,6 +30,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from livetables.change import Batch
+from livetables.errors import RequestError
 from livetables.server.freshness import State, Status
 from livetables.server.store import Generation
 from livetables.spec import CONTROL_TABLES, DEAD_LETTERS
@@ -106,8 +107,20 @@ class Metrics:
             registry=registry,
         )
         self.logins_failed = Counter("livetables_logins_failed", "Wrong keys, by door", ["door"], registry=registry)
-        for door in ("http", "websocket", "flight"):
-            self.logins_failed.labels(door)  # so that the first one is an increase
+        self.logins_refused = Counter(
+            "livetables_logins_refused",
+            "Keys not looked at, after too many wrong ones from their address, by door",
+            ["door"],
+            registry=registry,
+        )
+        for door in ("http", "websocket", "flight"):  # so that the first one is an increase
+            self.logins_failed.labels(door)
+            self.logins_refused.labels(door)
+
+    def login_failed(self, door: str, problem: RequestError) -> None:
+        """Somebody was not let in."""
+        counter = self.logins_refused if problem.code == "busy" else self.logins_failed
+        counter.labels(door).inc()
 
     def committed(self, batch: Batch, *, is_published: bool, seconds: float) -> None:
         """A batch was applied just now; it took so long, and readers can see it if its generation is published."""

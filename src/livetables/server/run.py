@@ -7,7 +7,7 @@ import contextlib
 import logging
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -16,7 +16,7 @@ import uvicorn
 
 import livetables
 from livetables.config import ServerConfig
-from livetables.errors import SetupError
+from livetables.errors import LivetablesError, SetupError
 from livetables.log import tell
 from livetables.server.control_door import ControlDoor
 from livetables.server.flight import FlightDoor
@@ -24,14 +24,21 @@ from livetables.server.http import create_app
 from livetables.server.hub import Hub
 from livetables.server.key import Key
 from livetables.server.metrics import Metrics
+from livetables.server.origins import normalised
 from livetables.server.protocol import MAX_FRAME_BYTES
 from livetables.server.services import Pulse, Services
 from livetables.server.store import Store
 from livetables.server.websocket import WebSocketProtocol
+from livetables.tls import ServerCertificate
 
 WEB = Path(livetables.__file__).parent / "web"  # the page, built by `make`
 BACKLOG = 2048  # a thousand browsers come back at once when a server restarts
 GOODBYE_SECONDS = 3
+LOOK_SECONDS = 1.0
+
+log = logging.getLogger(__name__)
+
+KeySource = Callable[[], Sequence[str]]  # the keys now; a LivetablesError tells why they cannot be read
 
 log = logging.getLogger(__name__)
 
@@ -44,8 +51,12 @@ class Addresses:
     flight: str
 
 
-async def serve(config: ServerConfig, token: str, ready: Callable[[Addresses], None]) -> None:
-    """Serve until the process is told to stop; `ready` is called when every door is open."""
+async def serve(config: ServerConfig, keys: KeySource, ready: Callable[[Addresses], None]) -> None:
+    """Serve until the process is told to stop; `ready` is called when every door is open.
+
+    The keys are looked at again every second: those that open the doors are the ones that `keys` gives now.
+    """
+    key, certificate = Key(*keys()), _certificate(config)
     web_socket = _listening(config.host, config.port, "port")
     path = None if config.store == ":memory:" else Path(config.store)
     with (
@@ -53,15 +64,26 @@ async def serve(config: ServerConfig, token: str, ready: Callable[[Addresses], N
         contextlib.closing(Store(path, memory_megabytes=config.memory_megabytes)) as store,
     ):
         tell(log, "store_opened", path=config.store, generations=len(store.generations()))
-        key, pulse, control, metrics = Key(token), Pulse(store), ControlDoor(), Metrics()
-        hub = Hub(store, metrics)
-        door = _flight_door(config, store, key, pulse, control, metrics)
+        pulse, control, metrics = Pulse(store), ControlDoor(), Metrics()
+        door = _flight_door(config, store, key, pulse, control, metrics, certificate)
         services = Services(
-            store, key, pulse, control, hub, metrics, door.port, origins=config.origins, web_directory=WEB
+            store,
+            key,
+            pulse,
+            control,
+            Hub(store, metrics),
+            metrics,
+            door.port,
+            origins=tuple(origin for each in config.origins if (origin := normalised(each))),
+            hosts=(config.host.lower(), socket.gethostname().lower()),
+            web_directory=WEB,
         )
         services.hub.start()
-        watch = asyncio.create_task(services.sessions.watch(services))
-        server = _WebServer(_uvicorn_config(services))
+        watches = [
+            asyncio.create_task(services.sessions.watch(services)),
+            asyncio.create_task(_follow_keys(keys, services)),
+        ]
+        server = _WebServer(_uvicorn_config(services, certificate))
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, server.leave)
         try:
@@ -69,15 +91,15 @@ async def serve(config: ServerConfig, token: str, ready: Callable[[Addresses], N
             while not server.started and not serving.done():
                 await asyncio.sleep(0.01)
             if server.started:
-                host, port = web_socket.getsockname()[:2]
-                addresses = Addresses(
-                    f"http://{_url_host(host)}:{port}", f"grpc://{_url_host(config.host)}:{door.port}"
-                )
+                host, port = _url_host(config.host), web_socket.getsockname()[1]
+                http, grpc = config.schemes
+                addresses = Addresses(f"{http}://{host}:{port}", f"{grpc}://{host}:{door.port}")
                 tell(log, "serving", http=addresses.http, flight=addresses.flight, version=version("livetables"))
                 ready(addresses)
             await serving
         finally:
-            watch.cancel()
+            for watch in watches:
+                watch.cancel()
             await asyncio.to_thread(door.shutdown)
             await services.hub.stop()
             tell(log, "stopped")
@@ -94,7 +116,34 @@ class _WebServer(uvicorn.Server):
         self.should_exit = True
 
 
-def _uvicorn_config(services: Services) -> uvicorn.Config:
+async def _follow_keys(keys: KeySource, services: Services) -> None:
+    """Let the keys be those that are configured now. While they cannot be read, those before stay. Runs forever."""
+    told = ""
+    while True:
+        await asyncio.sleep(LOOK_SECONDS)
+        try:
+            tokens = await asyncio.to_thread(keys)
+        except LivetablesError as error:
+            if error.problem != told:
+                log.warning("%s; %s; the keys before stay", error.problem, error.cure)
+            told = error.problem
+            continue
+        told = ""
+        if services.key.change(tokens):
+            log.info("the keys were changed: there are %d now", len(tokens))
+            services.sessions.send_away_strangers(services.key)
+
+
+def _certificate(config: ServerConfig) -> ServerCertificate | None:
+    if not (config.tls_certificate and config.tls_key):
+        return None
+    certificate = ServerCertificate(Path(config.tls_certificate), Path(config.tls_key))
+    if flaw := certificate.flaw():
+        log.warning("clients will not take the certificate %s: %s; renew it", certificate.certificate, flaw)
+    return certificate
+
+
+def _uvicorn_config(services: Services, certificate: ServerCertificate | None) -> uvicorn.Config:
     return uvicorn.Config(
         create_app(services),
         ws=WebSocketProtocol,
@@ -107,6 +156,8 @@ def _uvicorn_config(services: Services) -> uvicorn.Config:
         log_level="warning",
         server_header=False,
         timeout_graceful_shutdown=GOODBYE_SECONDS,
+        ssl_certfile=certificate.certificate if certificate else None,
+        ssl_keyfile=certificate.key if certificate else None,
     )
 
 
@@ -122,11 +173,24 @@ def _listening(host: str, port: int, setting: str) -> socket.socket:
 
 
 def _flight_door(
-    config: ServerConfig, store: Store, key: Key, pulse: Pulse, control: ControlDoor, metrics: Metrics
+    config: ServerConfig,
+    store: Store,
+    key: Key,
+    pulse: Pulse,
+    control: ControlDoor,
+    metrics: Metrics,
+    certificate: ServerCertificate | None,
 ) -> FlightDoor:
     _listening(config.host, config.flight_port, "flight_port").close()  # gRPC's own error does not tell the port
     return FlightDoor(
-        config.host, config.flight_port, store=store, key=key, pulse=pulse, control=control, metrics=metrics
+        config.host,
+        config.flight_port,
+        store=store,
+        key=key,
+        pulse=pulse,
+        control=control,
+        metrics=metrics,
+        certificate=certificate,
     )
 
 

@@ -62,5 +62,6 @@ class Services:
     flight_port: int
     sessions: Sessions = field(default_factory=Sessions)
     origins: tuple[str, ...] = ()  # further web origins that may connect; a server's own always may
+    hosts: tuple[str, ...] = ()  # further names of the server's own
     web_directory: Path | None = None  # the built web app, served at /
     started: datetime = field(default_factory=lambda: datetime.now(UTC))

@@ -11,14 +11,13 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
@@ -27,6 +26,8 @@ from livetables.log import Throttle
 from livetables.server import protocol
 from livetables.server.freshness import Status
 from livetables.server.hub import State, Viewport
+from livetables.server.key import Key, peer_of
+from livetables.server.origins import may_ask
 from livetables.server.protocol import Change, Heartbeat, Hello, Resync, Subscribe, Unsubscribe
 from livetables.server.viewport import ViewOptions
 from livetables.server.websocket import WRITE_NOW
@@ -43,7 +44,10 @@ WATCH_SECONDS = 1.0
 CLOSE_BAD_FRAME = 4400
 CLOSE_UNAUTHORIZED = 4401
 CLOSE_TIMEOUT = 4408
+CLOSE_TOO_MANY_LOGINS = 4429
 CLOSE_TOO_MANY = 1013
+CLOSE_CODES: Mapping[str, int] = {"unauthorized": CLOSE_UNAUTHORIZED, "busy": CLOSE_TOO_MANY_LOGINS}  # at login
+STRANGE_ORIGINS_TOLD = 100
 
 log = logging.getLogger(__name__)
 throttle = Throttle()
@@ -119,7 +123,8 @@ class Subscription:
 class Session:
     """A client that has logged in."""
 
-    def __init__(self, websocket: WebSocket, services: Services) -> None:
+    def __init__(self, websocket: WebSocket, services: Services, token: str) -> None:
+        self.token = token  # that it logged in with
         self._websocket = websocket
         self._services = services
         self._subscriptions: dict[int, Subscription] = {}
@@ -292,6 +297,7 @@ class Sessions:
     def __init__(self) -> None:
         self.waiting = 0  # connected, not logged in
         self._sessions: set[Session] = set()
+        self._strange_origins: set[str] = set()
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -305,6 +311,18 @@ class Sessions:
 
     def remove(self, session: Session) -> None:
         self._sessions.discard(session)
+
+    def send_away_strangers(self, key: Key) -> None:
+        """End the sessions that logged in with a key that is none any more."""
+        for session in list(self._sessions):
+            if not key.fits(session.token):
+                session.send_away(CLOSE_UNAUTHORIZED, "the key was changed: log in with the new one")
+
+    def turned_away(self, origin: str) -> None:
+        """Tell the log of a page that may not connect, once: the browser does not tell why."""
+        if origin not in self._strange_origins and len(self._strange_origins) < STRANGE_ORIGINS_TOLD:
+            self._strange_origins.add(origin)
+            log.warning("a page of %s may not connect; add it to server.origins if it is yours", ascii(origin))
 
     async def watch(self, services: Services) -> None:
         """Tell everybody of a new status; give silent clients a heartbeat; send the dead away. Runs forever."""
@@ -332,7 +350,8 @@ class Sessions:
 
 async def serve_session(websocket: WebSocket, services: Services) -> None:
     """Serve one client from its connection to its end."""
-    if not _origin_fits(websocket, services.origins):
+    if not may_ask(websocket.scope, services.origins, services.hosts):
+        services.sessions.turned_away(websocket.headers.get("origin", "")[:200])
         await websocket.close(reason="this origin may not connect: add it to server.origins")
         return
     sessions = services.sessions
@@ -342,20 +361,21 @@ async def serve_session(websocket: WebSocket, services: Services) -> None:
         return
     sessions.waiting += 1
     try:
-        await asyncio.wait_for(_log_in(websocket, services), HELLO_SECONDS)
+        token = await asyncio.wait_for(_log_in(websocket, services), HELLO_SECONDS)
     except TimeoutError:
         await _refuse(websocket, RequestError("timeout", "no hello came in time", "send hello first"), CLOSE_TIMEOUT)
         return
     except RequestError as problem:
-        code = CLOSE_UNAUTHORIZED if problem.code == "unauthorized" else CLOSE_BAD_FRAME
-        await _refuse(websocket, problem, code)
+        await _refuse(websocket, problem, CLOSE_CODES.get(problem.code, CLOSE_BAD_FRAME))
         return
     except (WebSocketDisconnect, OSError):
         return
     finally:
         sessions.waiting -= 1
-    session = Session(websocket, services)
+    session = Session(websocket, services, token)
     sessions.add(session)
+    if not services.key.fits(token):  # it was changed in this very moment
+        sessions.send_away_strangers(services.key)
     services.metrics.clients.set(len(sessions))
     address, since = _address(websocket), time.monotonic()
     throttle.tell(log, "client_connected", address=address, clients=len(sessions))
@@ -368,7 +388,8 @@ async def serve_session(websocket: WebSocket, services: Services) -> None:
         throttle.tell(log, "client_disconnected", address=address, seconds=seconds, clients=len(sessions))
 
 
-async def _log_in(websocket: WebSocket, services: Services) -> None:
+async def _log_in(websocket: WebSocket, services: Services) -> str:
+    """The key that the client has logged in with."""
     frame = protocol.client_frame(await _received(websocket))
     if not isinstance(frame, Hello):
         raise RequestError("unauthorized", f"{frame.type} came before hello", "send hello with the key first")
@@ -378,10 +399,13 @@ async def _log_in(websocket: WebSocket, services: Services) -> None:
             f"the client speaks protocol {frame.protocol}, the server {protocol.PROTOCOL}",
             "reload the page, or install the client of the server's version",
         )
-    if not services.key.fits(frame.token):
-        services.metrics.logins_failed.labels("websocket").inc()
+    try:
+        services.key.check(peer_of(websocket.scope), frame.token)
+    except RequestError as problem:
+        services.metrics.login_failed("websocket", problem)
         throttle.tell(log, "login_failed", logging.WARNING, door="websocket", address=_address(websocket))
-        raise RequestError("unauthorized", "the key is wrong", "log in with the key that the server was started with")
+        raise
+    return frame.token
 
 
 async def _received(websocket: WebSocket) -> str:
@@ -406,9 +430,3 @@ async def _close(websocket: WebSocket, code: int, reason: str) -> None:
     if websocket.application_state == WebSocketState.CONNECTED:
         with suppress(WebSocketDisconnect, OSError, RuntimeError, TimeoutError):
             await asyncio.wait_for(websocket.close(code, reason[:120]), CLOSE_SECONDS)
-
-
-def _origin_fits(websocket: WebSocket, origins: tuple[str, ...]) -> bool:
-    """Whether the page that connects is the server's own or one that was configured; programs send no origin."""
-    origin = websocket.headers.get("origin")
-    return origin is None or origin in origins or urlsplit(origin).netloc == websocket.headers.get("host")

@@ -20,9 +20,10 @@ from pathlib import Path
 
 from livetables.cli.demo_data import create_missing_topics
 from livetables.client.door import Door
-from livetables.client.running import Addresses, Running, reachable
-from livetables.config import Config
-from livetables.errors import LivetablesError
+from livetables.client.running import EVERY_ADDRESS, Addresses, Running, reachable
+from livetables.config import Config, ServerConfig, server_ca, tokens_in
+from livetables.errors import LivetablesError, SetupError
+from livetables.tls import ServerCertificate
 from livetables.up.broker import Broker
 from livetables.up.demo import PARTITIONS, DemoData
 from livetables.up.ports import free_ports
@@ -41,6 +42,7 @@ class System:
 
     config: Config
     token: str
+    token_file: str | None  # where the token is from, and may be another later
     arguments: Sequence[str]
     environment: Mapping[str, str]
     directory: Path
@@ -56,14 +58,24 @@ def run_system(
     """
     with held(system.directory), ExitStack() as at_the_end:
         server_config = system.config.server
-        host = reachable(server_config.host)
+        host = host_told(server_config)
         port, flight_port = _ports(server_config.port, server_config.flight_port, server_config.host)
-        http, flight = f"http://{host}:{port}", f"grpc://{host}:{flight_port}"
+        web, grpc = server_config.schemes
+        http, flight = f"{web}://{host}:{port}", f"{grpc}://{host}:{flight_port}"
         kafka = system.config.kafka.bootstrap_servers
-        door = Door(http, system.token, LOOK_SECONDS_MAX)
+        ca_file = server_ca(system.config)
 
         def changed(pids: Mapping[str, int]) -> None:
-            Running(Addresses(kafka, http, flight), system.token, pids).write(system.directory)
+            told = str(ca_file) if ca_file else None
+            addresses = Addresses(kafka, http, flight)
+            Running(addresses, system.token, pids, system.token_file, told).write(system.directory)
+
+        def has_tables() -> bool:
+            try:
+                token = tokens_in(system.token_file)[0] if system.token_file else system.token
+                return _has_tables(Door(http, token, LOOK_SECONDS_MAX, ca_file), system.config)
+            except LivetablesError:
+                return False
 
         supervisor = Supervisor(stop, say, changed)
         at_the_end.callback(supervisor.stop_all)
@@ -82,7 +94,7 @@ def run_system(
 
         environment = {
             **system.environment,
-            "LIVETABLES_TOKEN": system.token,
+            **({} if system.token_file else {"LIVETABLES_TOKEN": system.token}),
             "LIVETABLES_KAFKA_BOOTSTRAP_SERVERS": kafka,
             "LIVETABLES_SERVER_PORT": str(port),
             "LIVETABLES_SERVER_FLIGHT_PORT": str(flight_port),
@@ -110,7 +122,7 @@ def run_system(
             say,
             stop_seconds=PIPELINE_STOP_SECONDS,
         )
-        supervisor.start(pipeline, lambda: _has_tables(door, system.config))
+        supervisor.start(pipeline, has_tables)
         if not stop.is_set():
             ready(Addresses(kafka, http, flight))
         supervisor.watch()
@@ -122,12 +134,28 @@ def _ports(port: int, flight_port: int, host: str) -> tuple[int, int]:
     return port or next(chosen), flight_port or next(chosen)
 
 
+def host_told(config: ServerConfig) -> str:
+    """What the server is called, here and in the page's address: with TLS, by a name that its certificate is for."""
+    host = reachable(config.host)
+    if not (config.tls_certificate and config.tls_key):
+        return host
+    certificate = ServerCertificate(Path(config.tls_certificate), Path(config.tls_key))
+    others = certificate.names() if config.host in EVERY_ADDRESS else ()
+    fitting = (name for name in (host.strip("[]"), *others) if certificate.flaw(name) is None)
+    name = next(fitting, None)
+    if name is None:
+        raise SetupError(
+            f"the pipeline would not take the certificate {certificate.certificate} of the server at {host}: "
+            f"{certificate.flaw(host.strip('[]'))}",
+            f"make one that is for {host} too (subjectAltName), or set server.host to a name that it is for; "
+            "renew it if it has expired",
+        )
+    return f"[{name}]" if ":" in name else name
+
+
 def _has_tables(door: Door, config: Config) -> bool:
     """Whether every table can be read, and the pipeline is there: on a restart, the tables are there before it."""
-    try:
-        door.get("/readyz")
-        is_heard = door.get("/api/status")["state"] not in ("starting", "pipeline_down")
-        there = {table["name"] for table in door.get("/api/tables")["tables"]}
-    except LivetablesError:
-        return False
+    door.get("/readyz")
+    is_heard = door.get("/api/status")["state"] not in ("starting", "pipeline_down")
+    there = {table["name"] for table in door.get("/api/tables")["tables"]}
     return is_heard and {table.publish for table in config.spec.tables} <= there

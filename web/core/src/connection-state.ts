@@ -122,10 +122,7 @@ const TABLE = {
       effect: "restore",
     }),
     refused: refuse,
-    lost: (state, event) =>
-      event.code === CLOSE_WRONG_KEY || event.code === CLOSE_BAD_LOGIN
-        ? refuse(state, { name: "refused", problem: refusal(event.code, event.why) })
-        : wait(state, event),
+    lost: (state, event) => (event.code === CLOSE_BAD_LOGIN ? sendAway(state, event) : waitOrRefuse(state, event)),
     due: (state, { random }) => waiting(state.attempt, "the server does not answer the login", random),
     woke: stay,
   },
@@ -136,7 +133,7 @@ const TABLE = {
     opened: stay,
     welcome: stay,
     refused: refuse,
-    lost: wait,
+    lost: waitOrRefuse, // a key that is none any more would be refused again
     due: (state, { silentMs, random }) =>
       silentMs >= (state.isProbing ? PROBE_MS : SILENT_MS)
         ? waiting(state.attempt, "the server is silent", random)
@@ -199,6 +196,14 @@ function end(): Transition {
 
 function refuse(_: ConnectionState, { problem }: EventOf<"refused">): Transition {
   return { state: { name: "refused", problem }, effect: "drop" };
+}
+
+function sendAway(state: ConnectionState, { code, why }: EventOf<"lost">): Transition {
+  return refuse(state, { name: "refused", problem: refusal(code, why) });
+}
+
+function waitOrRefuse(state: StateOf<"authenticating" | "open">, event: EventOf<"lost">): Transition {
+  return event.code === CLOSE_WRONG_KEY ? sendAway(state, event) : wait(state, event);
 }
 
 function wait({ attempt }: { readonly attempt: number }, { why, random }: EventOf<"lost">): Transition {

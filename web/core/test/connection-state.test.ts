@@ -63,7 +63,12 @@ it.each([
   expect(state).toMatchObject({ name: "refused", problem: { code: problem } });
 });
 
-it.each([4408, 1009, 1012, 1013, 1006])("a connection that is closed with %i is made again", (code) => {
+it("an open connection whose key was changed is refused: the key would be wrong again", () => {
+  const { state } = next(STATES.open, { name: "lost", code: 4401, why: "the key was changed", random: 0 });
+  expect(state).toMatchObject({ name: "refused", problem: { code: "unauthorized", problem: "the key was changed" } });
+});
+
+it.each([4408, 4429, 1009, 1012, 1013, 1006])("a connection that is closed with %i is made again", (code) => {
   for (const state of [STATES.connecting, STATES.authenticating, STATES.open]) {
     expect(next(state, { name: "lost", code, why: "", random: 0 }).state.name).toBe("waiting");
   }

@@ -32,7 +32,9 @@ class Inspection(Clients):
         """Where the brokers say that they are to be reached. A TopicError tells why they do not answer."""
         with self.telling("*"):
             asked = self._admin(deadline).describeCluster().nodes()
-            return [(node.host(), node.port()) for node in self._answer(asked, deadline)]
+            # A list, since Python cannot go through any collection of Java's.
+            nodes = self._java("java.util.ArrayList")(self._answer(asked, deadline))
+            return [(node.host(), node.port()) for node in nodes]
 
     def operations(self, topic: str, deadline: float) -> set[str]:
         """What this client may do with a topic, like READ and WRITE; everything where nothing is checked."""

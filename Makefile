@@ -24,27 +24,30 @@ help:
 demo: .venv/ready .jars/ready $(PAGE)
 	@$(BIN)/livetables up --demo
 
-# What mostly waits for Kafka and Spark in one run, and the web packages; in another, at the same time, what needs neither,
-# whole systems, and the page in a browser. The second is shown when both have ended. What takes longest is in `make chaos`.
-SYSTEMS := tests/up tests/cli
+# What mostly waits for Kafka and Spark in one run, whole systems among it, and the web packages; in another, at the same
+# time, what needs neither, and the page in a browser. The second is shown when both have ended. What takes longest is in
+# `make chaos`.
 SHORT := (spark or kafka) and not chaos
+QUICK := not spark and not kafka and not chaos
+
+# Java's quick compiler alone: no test runs long enough to win back what the thorough one takes from two cores.
+test chaos: export JDK_JAVA_OPTIONS := -XX:TieredStopAtLevel=1
 
 .PHONY: test
 test:
 	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target lint .jars/ready $(PAGE) chromium
 	@echo "two runs side by side; the second is shown at the end"
 	@second=$$(mktemp); { \
-		$(BIN)/pytest -p no:cacheprovider -m "not spark and not kafka"; quick=$$?; \
-		$(BIN)/pytest -p no:cacheprovider -m "$(SHORT)" $(SYSTEMS); systems=$$?; \
-		npm --prefix web run --silent test -w e2e; exit $$((quick || systems || $$?)); \
+		$(BIN)/pytest -p no:cacheprovider -m "$(QUICK)"; quick=$$?; \
+		npm --prefix web run --silent test -w e2e; exit $$((quick || $$?)); \
 	} > $$second 2>&1 & running=$$!; \
-	$(BIN)/pytest -m "$(SHORT)" $(SYSTEMS:%=--ignore=%); first=$$?; \
+	$(BIN)/pytest -m "$(SHORT)"; first=$$?; \
 	npm --prefix web run --silent check; web=$$?; \
 	wait $$running; other=$$?; cat $$second; rm $$second; exit $$((first || web || other))
 
 .PHONY: check
 check: lint
-	$(BIN)/pytest -m "not spark and not kafka"
+	$(BIN)/pytest -m "$(QUICK)"
 
 .PHONY: lint
 lint: .venv/ready

@@ -166,6 +166,11 @@ def test_pandas_keeps_integers_and_missing_values(connected: Connection) -> None
     assert str(connected.table("accounts_ui").to_pandas()["ts"].dtype) == "datetime64[us, UTC]"
 
 
+def test_polars_keeps_types_and_missing_values(connected: Connection) -> None:
+    frame = connected.table("final_ui").to_polars(["age", "vip"])
+    assert frame.to_dicts() == [{"age": 2**53 + 1, "vip": True}, {"age": None, "vip": None}]
+
+
 def test_a_package_that_is_not_there_is_named(connected: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "polars", None)
     with pytest.raises(SetupError, match="pip install polars"):

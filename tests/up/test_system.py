@@ -12,6 +12,7 @@ import os
 import signal
 import socket
 import stat
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from livetables.client.door import Door
 from livetables.errors import RequestError
 from tests.support import certificates
 from tests.support.kafka import wait_until
+from tests.support.pages import ROOT, Reader, blocks
 from tests.support.up import Up, descendants, is_alive
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
@@ -128,9 +130,22 @@ def test_a_second_one_in_the_same_directory_is_told_who_runs(up: Up) -> None:
     assert up.told()["pids"]
 
 
-def test_control_re_points_and_tells_that_it_was_applied(up: Up) -> None:
-    code, outcome = control(up, "--users-topic", "user_2", "--accounts-topic", "account_2")
-    assert (code, outcome["outcome"]) == (0, "applied")
+def test_the_readme_can_be_followed(up: Up) -> None:
+    environment = {
+        **up.environment,
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+        "CURL_CA_BUNDLE": up.told()["ca_file"],
+    }
+    said: dict[str, str] = {}
+    with Reader(up.directory, environment, replaced={". .venv/bin/activate": "true"}) as reader:
+        for block in blocks(ROOT / "README.md"):
+            if block.language in ("sh", "python") and block.commands[0] != "make demo":
+                said[block.text] = reader.follow(block)
+    controlled, asked, fetched = said.values()
+    assert sum(line.startswith("applied") for line in controlled.splitlines()) == 3
+    assert "accountType\taccounts\tbalance" in controlled
+    assert "balance" in asked
+    assert len(json.loads(fetched)["rows"]) == 5
     assert json.loads(up.run("status", "--json").stdout)["orchestrator"]["usersTopic"] == "user_2"
 
 
@@ -147,7 +162,7 @@ def test_control_that_is_rejected_says_why_and_fails(up: Up) -> None:
 
 
 def test_control_goes_back(up: Up) -> None:
-    code, outcome = control(up, "--users-topic", "user", "--accounts-topic", "account")
+    code, outcome = control(up, "--users-topic", "user")
     assert (code, outcome["outcome"]) == (0, "applied")
     wait_moving(up)
 

@@ -19,13 +19,15 @@ from rich.markup import escape
 from livetables.cli.demo_data import stopped_by_signals
 from livetables.cli.options import add_config_option, chosen_config, config_path, log_to
 from livetables.client.running import DIRECTORY, Addresses
-from livetables.config import Config, server_token, server_token_file
+from livetables.config import Config, GenerationsConfig, server_token, server_token_file
 from livetables.demo_records import DemoOptions
 from livetables.errors import ConfigError
 from livetables.jars import jar_directory
 from livetables.server.key import generated_token
 from livetables.up.demo import AT_FULL_RATE, LAST
 from livetables.up.system import System, run_system
+
+DEMO_LINGER_SECONDS = 300
 
 EXAMPLES = f"""examples:
   livetables up --demo                 a broker, demo records, and their tables, on http://127.0.0.1:8765
@@ -64,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
         token,
         server_token_file(config, os.environ),
         arguments=["--config", str(path)] if path else [],
-        environment={name: value for name, value in os.environ.items() if name != "LIVETABLES_CONFIG"},
+        environment=_environment(config, arguments.demo),
         directory=DIRECTORY,
         demo_rate=arguments.rate if arguments.demo else None,
     )
@@ -87,7 +89,8 @@ def run(arguments: argparse.Namespace) -> int:
                 f"  {command} status                         what is live",
                 f"  {command} control --users-topic user_2   re-point a table while people look at it",
                 f"  {command} control --join natural         another join",
-                f"  {command} control --rollback             back again",
+                f"  {command} control --rollback             back again, within {DEMO_LINGER_SECONDS // 60} minutes",
+                f"  {command} tail final_ui                  its newest rows, as they come",
                 "",
             )
         steps.show("Ctrl-C stops")
@@ -150,6 +153,15 @@ def _command() -> str:
         return "livetables"
     program = str(Path(sys.executable).with_name("livetables"))
     return min(os.path.relpath(program), program, key=len)
+
+
+def _environment(config: Config, is_demo: bool) -> dict[str, str]:
+    """That of every process. In a demo, unless it is configured, there is time enough to type a rollback."""
+    environment = {name: value for name, value in os.environ.items() if name != "LIVETABLES_CONFIG"}
+    if is_demo and config.generations == GenerationsConfig():
+        environment["LIVETABLES_GENERATIONS_LINGER_SECONDS"] = str(DEMO_LINGER_SECONDS)
+        environment["LIVETABLES_GENERATIONS_MAX_LINGERING"] = "1"
+    return environment
 
 
 def _without_numbers(text: str) -> str:

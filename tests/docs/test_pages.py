@@ -1,0 +1,64 @@
+"""The documentation is true: its links lead somewhere, and every command in it is run by a test."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.support.pages import ROOT, Block, blocks, pages
+
+LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+LANGUAGES = {"sh", "python", "toml", "json", "ts", "text", "yaml", "properties"}
+
+# Pages whose blocks a test follows from top to bottom.
+FOLLOWED = {"README.md": "tests/up/test_system.py", "docs/TUTORIAL.md": "tests/docs/test_tutorial.py"}
+# Commands that are run elsewhere, and where.
+ELSEWHERE = {
+    "make demo": "tests/up/test_system.py runs what it runs, see below",
+    "make test": "CI runs it",
+    "make check": "a part of `make test`",
+    "make wheel": "tests/wheels/test_installed.py",
+    "python3 -m venv shop": "tests/wheels/test_installed.py",
+    "shop/bin/pip install dist/livetables-0.1.0-py3-none-any.whl": "tests/wheels/test_installed.py",
+    ". shop/bin/activate": "tests/wheels/test_installed.py",
+    ". .venv/bin/activate": "what tests have on their path already",
+}
+
+
+def all_blocks() -> list[Block]:
+    return [block for page in pages() for block in blocks(page)]
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    targets = [target for target in LINK.findall(page.read_text()) if not target.startswith(("http:", "https:"))]
+    assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+def test_every_block_says_what_it_is() -> None:
+    assert [f"{block} {block.language}" for block in all_blocks() if block.language not in LANGUAGES] == []
+
+
+def test_every_command_is_run() -> None:
+    shell = [block for block in all_blocks() if block.language == "sh" and block.page not in FOLLOWED]
+    assert [f"{block}: {line}" for block in shell for line in block.commands if line not in ELSEWHERE] == []
+
+
+def test_every_page_that_is_followed_is_there() -> None:
+    for page, test in FOLLOWED.items():
+        assert any(block.page == page and block.language == "sh" for block in all_blocks())
+        assert Path(page).name in (ROOT / test).read_text()
+
+
+def test_the_demo_is_what_the_tests_of_the_system_run() -> None:
+    recipe = re.search(r"^demo:.*\n\t(.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert recipe
+    assert recipe[1] == "@$(BIN)/livetables up --demo"
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    (version,) = re.findall(r'^version = "(.*)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert f"## {version}\n" in (ROOT / "CHANGELOG.md").read_text()
+    assert f"livetables-{version}-py3-none-any.whl" in (ROOT / "docs" / "TUTORIAL.md").read_text()

@@ -13,6 +13,7 @@ import pytest
 
 from livetables.client.running import Addresses, Running
 from livetables.up.broker import Broker
+from tests.support import certificates
 from tests.support.kafka import Record, create_topic, produce, unique_topic
 from tests.support.server import TOKEN, ServerProcess, free_port
 from tests.support.up import COMMAND, WAIT_SECONDS, clean_environment
@@ -112,6 +113,23 @@ def test_a_server_that_runs_is_asked_with_its_key(server: ServerProcess, tmp_pat
     assert wrong.returncode == 1
     assert findings(wrong)["server"]["state"] == "broken"
     assert "hush" not in wrong.stdout + wrong.stderr
+
+
+def test_an_encrypted_server_is_looked_at_with_its_certificate(tmp_path: Path) -> None:
+    settings = certificates.self_signed(tmp_path).settings
+    with ServerProcess(tmp_path, settings) as server:
+        ports = {
+            "LIVETABLES_SERVER_PORT": str(server.port),
+            "LIVETABLES_SERVER_FLIGHT_PORT": str(server.flight_port),
+        }
+        found = findings(doctor(tmp_path, "--json", LIVETABLES_TOKEN=TOKEN, **ports, **settings))
+    assert found["certificate"]["found"] == "for 127.0.0.1, 0:0:0:0:0:0:0:1, localhost"
+    assert found["port"]["found"].endswith("is the running livetables server's")
+    assert "takes the key" in found["server"]["found"]
+    stranger = certificates.expired(tmp_path).settings
+    assert findings(doctor(tmp_path, "--json", **stranger))["certificate"]["state"] == "warning"
+    mixed = {**settings, "LIVETABLES_SERVER_TLS_KEY": stranger["LIVETABLES_SERVER_TLS_KEY"]}
+    assert findings(doctor(tmp_path, "--json", **mixed))["certificate"]["state"] == "broken"
 
 
 def test_what_runs_in_the_directory_is_asked_with_the_key_that_it_left_there(

@@ -40,11 +40,12 @@ CHECKS = (
     Check("Python", machine.python),
     Check("Java", machine.java, "asking Java for its version"),
     Check("configuration", service.configuration),
-    Check("jars", machine.jars),
+    Check("jars", machine.jars, "looking for the jars; the first time, fetching them", seconds_max=900),
     Check("memory", machine.memory, needs=("configuration",)),
     Check("disk", machine.disk, needs=("configuration",)),
     Check("open files", machine.open_files),
     Check("ports", service.ports, needs=("configuration",)),
+    Check("certificate", service.certificate, needs=("configuration",)),
     Check("server", service.server, needs=("configuration",)),
     Check("broker", kafka.broker, "connecting to the broker", needs=("configuration",), seconds_max=60),
     Check(

@@ -11,12 +11,14 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from importlib import metadata
+from pathlib import Path
 
 from livetables.client.door import Door, UnreachableError
 from livetables.client.running import EVERY_ADDRESS, Running, reachable
-from livetables.config import load_config, server_token
+from livetables.config import load_config, server_ca, server_token
 from livetables.doctor.check import Facts, Finding
-from livetables.errors import RequestError
+from livetables.errors import RequestError, SetupError
+from livetables.tls import ServerCertificate
 
 ANSWER_SECONDS_MAX = 3.0
 WELL = ("live", "idle")
@@ -36,33 +38,44 @@ def configuration(facts: Facts) -> Sequence[Finding]:
 
 def ports(facts: Facts) -> Sequence[Finding]:
     server = facts.sound_config.server
-    is_ours = _is_livetables(f"http://{reachable(server.host)}:{server.port}") or _runs_here(facts)
+    is_ours = _is_livetables(_configured_url(facts), server_ca(facts.sound_config)) or _runs_here(facts)
     return [
         _port("port", server.host, server.port, "server.port", is_ours),
         _port("Flight port", server.host, server.flight_port, "server.flight_port", is_ours),
     ]
 
 
+def certificate(facts: Facts) -> Sequence[Finding]:
+    """What the server will show its clients, if its doors are to be encrypted."""
+    server = facts.sound_config.server
+    if not (server.tls_certificate and server.tls_key):
+        return [Finding("certificate", "skipped", "none is configured: the doors are not encrypted")]
+    shown = ServerCertificate(Path(server.tls_certificate), Path(server.tls_key))  # its SetupError is a finding
+    if flaw := shown.flaw():
+        return [Finding("certificate", "warning", f"clients will not take it: {flaw}", "renew it")]
+    return [Finding("certificate", "ok", f"for {', '.join(shown.names()) or 'hosts by a wildcard'}")]
+
+
 def server(facts: Facts) -> Sequence[Finding]:
     """The server that runs here, or at the configured address: key, version, freshness."""
     config, running = facts.sound_config, facts.running
-    configured = f"http://{reachable(config.server.host)}:{config.server.port}"
-    url = running.addresses.http if running else configured
+    url = running.addresses.http if running else _configured_url(facts)
+    ca_file = Path(running.ca_file) if running and running.ca_file else server_ca(config)
     name = "server"
     token = server_token(config, facts.environ)
     if token is None and running:
         token = running.token
-    if not running and not _is_livetables(url):
+    if not running and not _is_livetables(url, ca_file):
         return [Finding(name, "ok", "none runs here; `livetables up` starts one")]
     if token is None:
         cure = "set LIVETABLES_TOKEN to its key, or run this in the directory where `livetables up` runs"
         return [Finding(name, "warning", f"one runs at {url}, but there is no key to ask it with", cure)]
     try:
-        status = Door(url, token, ANSWER_SECONDS_MAX).get("/api/status")
+        status = Door(url, token, ANSWER_SECONDS_MAX, ca_file).get("/api/status")
     except UnreachableError as error:
         cure = "start it again; if it was killed, `livetables up` goes on where it was"
         return [Finding(name, "warning", error.problem, cure)]
-    except RequestError as error:
+    except (RequestError, SetupError) as error:
         return [Finding(name, "broken", f"{url}: {error.problem}", error.cure)]
     _note_clock(facts, url)
     return [_version(url, status["version"]), _freshness(status["state"], status["message"])]
@@ -109,13 +122,18 @@ def _runs_here(facts: Facts) -> bool:
     return urllib.parse.urlsplit(facts.running.addresses.http).port == facts.sound_config.server.port
 
 
-def _is_livetables(url: str) -> bool:
+def _configured_url(facts: Facts) -> str:
+    server = facts.sound_config.server
+    return f"{server.schemes[0]}://{reachable(server.host)}:{server.port}"
+
+
+def _is_livetables(url: str, ca_file: Path | None) -> bool:
     """Whether a livetables server answers there; it is asked without the key, which nobody else may get."""
     try:
-        Door(url, "", ANSWER_SECONDS_MAX).get("/api/status")
+        Door(url, "", ANSWER_SECONDS_MAX, ca_file).get("/api/status")
     except RequestError as error:
         return error.code == "unauthorized"
-    except UnreachableError:
+    except SetupError:
         return False
     return False
 

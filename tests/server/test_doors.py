@@ -20,6 +20,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
 from livetables.client.door import Door, UnreachableError
+from livetables.errors import SetupError
 from livetables.server.logins import WRONG_KEYS_MAX
 from livetables.tls import client_context
 from tests.support import certificates
@@ -117,9 +118,7 @@ def test_the_page_of_an_encrypted_server_may_connect(encrypted: Encrypted) -> No
 
 def test_who_trusts_another_authority_or_the_system_only_does_not_connect(encrypted: Encrypted) -> None:
     for ca_file in (encrypted.stranger.certificate, None):
-        with pytest.raises(
-            UnreachableError, match=r"is not trusted: unable to get local issuer.*\n  cure: let --ca be"
-        ):
+        with pytest.raises(SetupError, match=r"is not trusted: unable to get local issuer.*\n  cure: let --ca "):
             Door(encrypted.server.http, TOKEN, ca_file=ca_file).get("/healthz")
         with pytest.raises(ssl.SSLCertVerificationError):
             LiveClient(encrypted.server.websocket, ssl=client_context(ca_file))
@@ -127,7 +126,7 @@ def test_who_trusts_another_authority_or_the_system_only_does_not_connect(encryp
 
 def test_who_calls_the_server_by_a_name_that_its_certificate_lacks_is_told(encrypted: Encrypted) -> None:
     url = f"https://localhost:{encrypted.server.port}"
-    with pytest.raises(UnreachableError, match="not valid for 'localhost'") as told:
+    with pytest.raises(SetupError, match="not valid for 'localhost'") as told:
         Door(url, TOKEN, ca_file=encrypted.authority.certificate).get("/healthz")
     assert "subjectAltName" in told.value.cure
 
@@ -145,7 +144,7 @@ def test_the_command_line_trusts_what_it_is_told(encrypted: Encrypted, tmp_path:
     assert f"page        {encrypted.server.http}\n" in told.stdout
     refused = status()
     assert refused.returncode == 2
-    assert "let --ca be the file of the authority" in refused.stderr
+    assert "let --ca (`ca_file` in Python) be the file of the authority" in refused.stderr
 
 
 def test_nothing_is_served_in_plain_text(encrypted: Encrypted) -> None:

@@ -27,7 +27,8 @@ class Without(MetaPathFinder):
 
     def find_spec(self, name, path, target=None):
         top = name.partition(".")[0]
-        if top not in sys.stdlib_module_names and top not in self.allowed:
+        is_pythons_own = top in sys.stdlib_module_names or top.startswith("_sysconfigdata")
+        if not is_pythons_own and top not in self.allowed:
             raise ModuleNotFoundError(f"{name} is not installed", name=name)
 
 sys.meta_path.insert(0, Without())

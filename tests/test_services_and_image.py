@@ -1,4 +1,4 @@
-"""What is in deploy/, as far as it can be checked without systemd running and without containers."""
+"""The services, and the image, as far as they can be checked without systemd running and without containers."""
 
 from __future__ import annotations
 

@@ -65,6 +65,9 @@ def test_the_demo_runs_from_the_wheel_and_the_client_alone_reads_its_status(
         status = up.run("status")
         assert status.returncode == 0, status.stderr
         assert "users user, accounts account" in status.stdout
+        up.command = [str(client / "python")]
+        counted = up.run("-c", "import livetables; print(livetables.connect().table('final_ui').count() > 0)")
+        assert counted.stdout == "True\n", counted.stderr
         with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(up.told()["addresses"]["http"]) as page:
             assert b"<script" in page.read()
         started = descendants(up.pid)

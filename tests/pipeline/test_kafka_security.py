@@ -370,7 +370,8 @@ checkpoint_directory = "{directory / "checkpoints"}"
 """
 
 
-@pytest.mark.parametrize("mechanism", [pytest.param("PLAIN", marks=pytest.mark.chaos), "SCRAM-SHA-512"])
+@pytest.mark.chaos
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
 def test_a_pipeline_fills_its_tables_and_takes_messages(
     spark: SparkSession, secured: Secured, tmp_path: Path, mechanism: str
 ) -> None:
@@ -393,3 +394,6 @@ def test_a_pipeline_fills_its_tables_and_takes_messages(
                 pipeline.wait_for_status("live", "")
         finally:
             secured.broker.set_scram_password(PASSWORD)
+    kept = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "PASSWORD"]
+    assert len(kept) > 10, "a store, a checkpoint and a log"
+    assert [path for path in kept if PASSWORD.encode() in path.read_bytes()] == []

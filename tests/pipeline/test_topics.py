@@ -228,7 +228,7 @@ def test_a_topic_that_cannot_be_read_says_why(
         ("java.util.concurrent.TimeoutException", True),
         ("org.apache.kafka.common.errors.UnknownTopicOrPartitionException", False),
         ("org.apache.kafka.common.errors.TopicAuthorizationException", False),
-        ("org.apache.kafka.common.errors.SaslAuthenticationException", False),
+        ("org.apache.kafka.common.errors.SaslAuthenticationException", True),
         ("org.apache.kafka.common.errors.RecordTooLargeException", False),
         ("org.apache.kafka.common.KafkaException", False),
     ],

@@ -110,7 +110,8 @@ def create_missing_topics(bootstrap_servers: str, topics: tuple[str, ...], parti
     except KafkaException as error:
         raise BrokerError(
             f"no Kafka broker answers at {bootstrap_servers}: {_reason(error)}",
-            "check --bootstrap-servers, and that the broker runs; `livetables up --demo` brings one along",
+            "check --bootstrap-servers, that the broker runs, and that it takes clients without TLS and SASL there: "
+            "demo-data is no other; `livetables up --demo` brings a broker along",
         ) from error
     missing = [NewTopic(topic, partitions, 1) for topic in dict.fromkeys(topics) if topic not in present]
     if not missing:

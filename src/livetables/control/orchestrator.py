@@ -93,8 +93,8 @@ class Orchestrator:
         self._undecided_since = time.monotonic()
         self._tables.load()
         stored = {each.name: each for each in self._sink.generations() if NAME.fullmatch(each.name)}
-        self._decisions.restore(self._inbox.history())
         self._left_over = next((each for each in stored.values() if each.published), None)
+        self._decisions.restore(self._inbox.history())
         kept = {self._left_over.name} if self._left_over else set()
         rows = self._tables.rows("generations")
         known = {*stored, *self._checkpoints()}
@@ -105,6 +105,10 @@ class Orchestrator:
         for row in rows:
             if row["generation"] not in kept and row["state"] not in ENDED:
                 self._telling.ended(row["generation"], "retired", "the pipeline ended before it did")
+
+    def waits(self, problem: str) -> None:
+        """Say why nothing can be resumed yet."""
+        self._telling.waits(self._left_over.name if self._left_over else None, problem)
 
     def _adopt(self, left_over: StoredGeneration) -> None:
         """Resume what was live before the start, if its checkpoint is there and the configuration fits it."""
@@ -201,7 +205,8 @@ class Orchestrator:
     def _tell(self) -> None:
         """Say how everything fares."""
         hampered = next((error.problem for error in self._hampered.values()), None)
-        away = self._inbox.trouble.problem if self._inbox.trouble else None
+        trouble = self._inbox.trouble
+        away = f"{trouble.problem}; {trouble.cure}" if trouble else None
         self._telling.tell(self._left_over.name if self._left_over else None, hampered or away)
 
     # Building beside, switching once

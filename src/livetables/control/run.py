@@ -7,7 +7,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -16,7 +16,7 @@ from livetables.config import Config, PipelineConfig
 from livetables.control.inbox import Doorman, Inbox
 from livetables.control.orchestrator import Orchestrator
 from livetables.control.running import Ground
-from livetables.errors import SetupError, TopicError
+from livetables.errors import SetupError, SinkError, TopicError
 from livetables.pipeline.checkpoints import Checkpoints
 from livetables.pipeline.flight_sink import NoAnswerError
 from livetables.pipeline.session import JVM_OPTIONS, start_session
@@ -87,9 +87,12 @@ def _resume(orchestrator: Orchestrator, stop: threading.Event, say: Callable[[st
             orchestrator.resume()
             return
         except (TopicError, NoAnswerError) as error:
-            if error.problem != told:
-                told = error.problem
-                say(f"waiting: {error.problem}; {error.cure}")
+            waits_for = f"{error.problem}; {error.cure}"
+            if waits_for != told:
+                told = waits_for
+                say(f"waiting: {waits_for}")
+            with suppress(SinkError):  # it may be the server that is waited for
+                orchestrator.waits(waits_for)
             stop.wait(AGAIN_SECONDS)
 
 

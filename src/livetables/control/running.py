@@ -21,7 +21,7 @@ from livetables.control.resolve import Wanted
 from livetables.pipeline.checkpoints import Checkpoints
 from livetables.pipeline.delivery import Delivered, Delivery
 from livetables.pipeline.flight_sink import FlightSink
-from livetables.pipeline.kafka_clients import Redaction
+from livetables.pipeline.kafka_clients import Redaction, with_own_login
 from livetables.pipeline.lag import records_read, source_reports
 from livetables.pipeline.phases import DriverSteps, batch_times
 from livetables.pipeline.query import start_generation
@@ -115,7 +115,7 @@ class RunningGeneration:
                 self._ground.spark,
                 self.spec,
                 generation=self.name,
-                kafka_properties=config.kafka.client_properties(),
+                kafka_properties=with_own_login(config.kafka.client_properties()),
                 checkpoint=self._ground.checkpoints.path(self.name),
                 sink=self._delivery,
                 max_records_per_batch=config.pipeline.max_records_per_batch,

@@ -79,6 +79,16 @@ class Telling:
         self._tables.flush()
         self._sink.report(shown, reports, message if state == "failed" else None, self._pipeline())
 
+    def waits(self, left_over: str | None, problem: str) -> None:
+        """Nothing can begin: what is shown, if anything, is as it was."""
+        known = self._tables.row("orchestrator_status", status.ONLY_ROW) or status.pointed_to(self._decisions.settled)
+        self._tables.set(
+            "orchestrator_status", {**known, "_id": status.ONLY_ROW, "state": "failed", "message": problem}
+        )
+        self._tables.flush()
+        if left_over:
+            self._sink.report(left_over, [], problem)
+
     def is_live(self, generation: RunningGeneration) -> None:
         """A generation is what people see now."""
         topics = ", ".join(f"{table} from {topic}" for table, topic in generation.wanted.topics.items())

@@ -17,10 +17,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import reduce
+from itertools import count
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
 from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark import SparkContext
 from pyspark.errors.exceptions.captured import CapturedException
 from pyspark.sql import SparkSession
 
@@ -36,7 +38,11 @@ MAX_SHOWN = 200
 # PySpark turns some of Java's exceptions into its own.
 JAVA_ERRORS = (Py4JJavaError, CapturedException)
 
-REFUSED = ("the Kafka broker refuses this client: {cause}", "mend kafka.security.protocol and kafka.sasl.*")
+REFUSED = (
+    "the Kafka broker refuses this client: {cause}",
+    "check who logs in by kafka.sasl.jaas.config (user and password, or the client that tokens are for), "
+    "kafka.sasl.mechanism and kafka.security.protocol",
+)
 
 # What an exception of Java's, or one derived from it, means to the user: the problem and its cure.
 MEANINGS: Mapping[str, tuple[str, str]] = {
@@ -59,14 +65,33 @@ MEANINGS: Mapping[str, tuple[str, str]] = {
     "SaslAuthenticationException": REFUSED,
     "IllegalSaslStateException": REFUSED,
     "UnsupportedSaslMechanismException": REFUSED,
-    "SslAuthenticationException": ("the Kafka broker and this client do not trust: {cause}", "mend kafka.ssl.*"),
+    "SslAuthenticationException": (
+        "the Kafka broker and this client do not trust each other: {cause}",
+        "check kafka.ssl.truststore.* (whom this client trusts) and kafka.ssl.keystore.* (its own certificate)",
+    ),
+    "LoginException": ("the login at the Kafka broker cannot begin: {cause}", "mend kafka.sasl.*"),
     "RecordTooLargeException": ("the message is too large for topic {topic}", "send a smaller one"),
     "RetriableException": ("the Kafka broker cannot serve topic {topic} now: {cause}", "look at its log if this lasts"),
 }
 MISSING = ("UnknownTopicOrPartitionException", "UnknownTopicIdException")
-# They may be over when it is tried again, though nobody changes a topic or a setting.
-PASSING = ("LeaderNotAvailableException", "TimeoutException", "RetriableException")
+NOT_LET_IN = (
+    "SaslAuthenticationException",
+    "IllegalSaslStateException",
+    "UnsupportedSaslMechanismException",
+    "SslAuthenticationException",
+    "LoginException",
+)
+# They may be over when it is tried again, though nobody changes a topic or a setting. Users, certificates and tokens
+# are mended elsewhere, and a client that is not let in knows nothing of any topic.
+PASSING = ("LeaderNotAvailableException", "TimeoutException", "RetriableException", *NOT_LET_IN)
+NO_TOKEN = (
+    "no OAuth token for the Kafka broker: {cause}",
+    "check kafka.sasl.oauthbearer.token.endpoint.url, and clientId and clientSecret in kafka.sasl.jaas.config",
+)
 NOT_KNOWN = ("the Kafka client cannot work on topic {topic}: {cause}", "mend the kafka.* property that this is about")
+
+OWN_LOGIN = "sasl.livetables.login"
+LOGIN_NUMBERS = count()
 
 # A reader of its own belongs to no group, and a writer of single messages to no transaction.
 NOT_FOR_CLIENTS = re.compile(r"group\..*|transactional\.id|interceptor\.classes")
@@ -142,6 +167,24 @@ class ControlRecord:
     offset: int
     timestamp: datetime
     value: bytes | None
+
+
+def with_own_login(properties: Mapping[str, str]) -> dict[str, str]:
+    """Properties for a client that logs in itself.
+
+    Clients with the same `sasl.*` properties share a login. Kafka renews its token until one comes that has expired
+    already, and then never again, for none of them.
+    """
+    own = {OWN_LOGIN: str(next(LOGIN_NUMBERS))} if properties.get("sasl.mechanism") == "OAUTHBEARER" else {}
+    return {**properties, **own}
+
+
+class Making(Future[Any]):
+    """A client that is being made; `failed_before` is why the one before it could not be."""
+
+    def __init__(self, failed_before: BaseException | None) -> None:
+        super().__init__()
+        self.failed_before = failed_before
 
 
 class Redaction:
@@ -233,7 +276,9 @@ class Clients:
         self._properties = {n: str(v) for n, v in properties.items() if not NOT_FOR_CLIENTS.fullmatch(n)}
         self._redaction = Redaction(properties)
         self._making = threading.Lock()
-        self._made: dict[str, Future[Any]] = {}
+        self._made: dict[str, Making] = {}
+        self._failures: dict[str, BaseException] = {}  # why a client could not be made, until it can
+        self._refused: set[str] = set()  # clients that were not let in, and have to log in anew
         self._closed = False
 
     def look(self, names: Iterable[str], deadline: float) -> dict[str, Topic | TopicError]:
@@ -269,7 +314,7 @@ class Clients:
     def send(self, topic: str, value: bytes, deadline: float) -> Receipt:
         """Have a record published, and wait until it is."""
         record = self._java("org.apache.kafka.clients.producer.ProducerRecord")(topic, value)
-        with self.telling(topic):
+        with self.telling(topic, "producer"):
             producer = self._producer_for(topic, deadline)
             try:
                 written = self._answer(producer.send(record), deadline)
@@ -302,14 +347,15 @@ class Clients:
                 made.result().close(self._java.duration(0))
 
     @contextmanager
-    def telling(self, topic: str) -> Iterator[None]:
-        """Turns what Java throws into an error that says what is wrong with the topic, without Java's stack."""
+    def telling(self, topic: str, kind: str = "admin") -> Iterator[None]:
+        """Turns what Java throws at a client into an error that says what is wrong, without Java's stack."""
         try:
             yield
         except JAVA_ERRORS as error:
-            # Cut only when it is redacted: a part of a secret would not be found.
-            cause = self._redaction.applied(_root_cause(error)).partition("\n")[0][:MAX_SHOWN]
-            raise self.error(topic, _class_names(error), cause) from None
+            names = _class_names(error)
+            if not set(NOT_LET_IN).isdisjoint(names):
+                self._refused.add(kind)
+            raise self.error(topic, names, self._cause(error)) from None
 
     def error(self, topic: str, class_names: Iterable[str], cause: str = "") -> TopicError:
         """The error for an exception of these classes, those of the outermost one first."""
@@ -320,6 +366,10 @@ class Clients:
         if known in MISSING:
             return MissingTopicError(told, cure)
         return PassingTopicError(told, cure) if known in PASSING else TopicError(told, cure)
+
+    def _cause(self, error: Exception) -> str:
+        # Cut only when it is redacted: a part of a secret would not be found.
+        return self._redaction.applied(_root_cause(error)).partition("\n")[0][:MAX_SHOWN]
 
     def _each(
         self, before: Mapping[str, Before | TopicError], step: Callable[[Before], After]
@@ -394,28 +444,55 @@ class Clients:
                 if time.monotonic() > deadline or "TimeoutException" not in _class_names(error):
                     raise
 
-    def _client(self, kind: str) -> Future[Any]:
+    def _client(self, kind: str) -> Making:
         """A client, which a thread of its own makes: to log in can take longer than there is time.
 
         One that could not be made is handed out once, so that its failure is told, and then made anew.
         """
+        if kind in self._refused:
+            self._refused.discard(kind)
+            self.drop(kind)
         with self._making:
             assert not self._closed, "used after it was closed"
             making = self._made.get(kind)
             if making is None:
-                making = self._made[kind] = Future()
+                making = self._made[kind] = Making(self._failures.get(kind))
                 threading.Thread(target=self._make, args=(kind, making), name=f"kafka-{kind}", daemon=True).start()
-            elif making.done() and making.exception():
+            elif making.done() and (failure := making.exception()):
+                self._failures[kind] = failure
                 del self._made[kind]
             return making
 
-    def _make(self, kind: str, making: Future[Any]) -> None:
+    def _make(self, kind: str, making: Making) -> None:
         create, properties = CLIENTS[kind]
         try:
-            given = self._java.mapped({**self._properties, **properties}.items())
+            given = self._java.mapped({**with_own_login(self._properties), **properties}.items())
             making.set_result(self._java(create)(given))
+            self._failures.pop(kind, None)
         except Exception as error:
-            making.set_exception(error)
+            making.set_exception(self._token_error(error) or error)
+
+    def _token_error(self, error: Exception) -> TopicError | None:
+        """Why a login got no OAuth token. The client has it in its log only, so the handler is asked once more."""
+        handler_class = self._properties.get("sasl.login.callback.handler.class")
+        if not handler_class or "LoginException" not in _class_names(error):
+            return None
+        oauth = "org.apache.kafka.common.security.oauthbearer"
+        try:
+            values = self._java(f"{ADMIN}.AdminClientConfig")(self._java.mapped(self._properties.items())).values()
+            jaas = self._java("org.apache.kafka.common.security.JaasContext").loadClientContext(values)
+            handler = self._java(handler_class)()
+            handler.configure(values, self._properties.get("sasl.mechanism"), jaas.configurationEntries())
+            assert SparkContext._gateway is not None, "whoever has a JVM has started it so"
+            asked = SparkContext._gateway.new_array(self._java("javax.security.auth.callback.Callback"), 1)
+            asked[0] = self._java(f"{oauth}.OAuthBearerTokenCallback")()
+            handler.handle(asked)
+        except JAVA_ERRORS as told:
+            problem, cure = NO_TOKEN
+            return PassingTopicError(problem.format(cause=self._cause(told)), cure)
+        except (Py4JError, TypeError):  # of no use to it, as the handler of another mechanism
+            return None
+        return None
 
 
 class ClientsOwner:
@@ -476,11 +553,13 @@ def _root_cause(error: Exception) -> str:
     return f"{kind} {said}".strip()
 
 
-def _ready(making: Future[Any], deadline: float) -> Any:
+def _ready(making: Making, deadline: float) -> Any:
     """A client, when it is made in time."""
     try:
         return making.result(max(0.0, deadline - time.monotonic()))
     except TimeoutError:
+        if making.failed_before:
+            raise making.failed_before from None
         raise PassingTopicError(
             "the Kafka client is not ready in time: it still looks for its broker or logs in",
             "check kafka.bootstrap.servers and what the login needs, as kafka.sasl.oauthbearer.token.endpoint.url",

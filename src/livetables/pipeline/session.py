@@ -13,6 +13,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from livetables.jars import jar_directory
+from livetables.settings import Secret
 
 # Hadoop's own default files put over a thousand properties into the configuration, and the join node broadcasts that
 # configuration several times while it plans each batch: half of the driver's time. Nearly empty files of the same
@@ -90,6 +91,9 @@ OPTIMIZER_RULES = (
     "ConstantFolding",
 )
 
+# What Spark's own pages and logs hide by its name, beside whatever a user keeps secret.
+SPARK_REDACTION = "(?i)secret|password|token|access[.]?key|jaas|credential"
+
 # A deep plan overflows the default stack in the stream's thread; parallel GC has the best throughput on few cores.
 JVM_OPTIONS = "-Xss16m -XX:+UseParallelGC"
 
@@ -143,7 +147,10 @@ def session_settings(
         settings["spark.driver.extraClassPath"] = os.pathsep.join([str(HADOOP_DEFAULTS), *jars])
     else:
         settings["spark.jars"] = ",".join(jars)
-    return {**settings, **(extra or {})}
+    settings |= extra or {}
+    # Hadoop's are shown without that beginning too.
+    hidden = [re.escape(n.removeprefix("spark.hadoop.")) for n, v in settings.items() if isinstance(v, Secret)]
+    return {"spark.redaction.regex": "|".join([SPARK_REDACTION, *hidden]), **settings}
 
 
 def submitted_settings() -> dict[str, str]:
@@ -169,10 +176,11 @@ def start_session(
     if master.startswith("local"):
         os.environ["SPARK_LOCAL_IP"] = LOOPBACK
     settings["spark.master"] = with_room(settings["spark.master"])
+    on_interrupt = signal.getsignal(signal.SIGINT)
+    _start_jvm({name: value for name, value in settings.items() if not isinstance(value, Secret)})
     builder = SparkSession.builder
     for name, value in settings.items():
         builder = builder.config(name, value)
-    on_interrupt = signal.getsignal(signal.SIGINT)
     spark = builder.getOrCreate()
     # PySpark takes Ctrl-C for itself and cancels jobs in the middle of a batch; how to stop is the program's decision.
     if threading.current_thread() is threading.main_thread():
@@ -180,6 +188,16 @@ def start_session(
     spark.sparkContext.setLogLevel("ERROR")
     spark.conf.set("spark.sql.optimizer.excludedRules", ",".join(_rules_to_exclude(spark)))
     return spark
+
+
+def _start_jvm(settings: Mapping[str, str]) -> None:
+    """Start the driver's JVM, if there is none yet. What a process is started with is in the list of processes: secrets
+    are set later."""
+    if SparkContext._gateway is None:
+        conf = SparkConf(loadDefaults=False)
+        for name, value in settings.items():
+            conf.set(name, value)
+        SparkContext._ensure_initialized(conf=conf)
 
 
 def _rules_to_exclude(spark: SparkSession) -> list[str]:

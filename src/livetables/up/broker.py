@@ -139,7 +139,8 @@ class Broker:
         directory = self._open_directory()
         ports = self._ports = _remembered_ports(directory)
         _check_free(ports, directory)
-        (directory / "server.properties").write_text(_server_properties(directory / "data", ports))
+        settings = self._settings(directory / "data", ports)
+        (directory / "server.properties").write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         (directory / "log4j2.properties").write_text(LOG4J_PROPERTIES)
 
         log = directory / "broker.log"
@@ -150,6 +151,10 @@ class Broker:
             [java, *self._jvm_options(directory), "-cp", jars, "kafka.Kafka", str(directory / "server.properties")], log
         )
         self._wait_until_ready(process, ports, log, log_start)
+
+    def _settings(self, data: Path, ports: Ports) -> dict[str, str | int]:
+        """The broker's settings. Another listener (SASL, SSL) is one more entry in the two listener settings."""
+        return _settings(data, ports)
 
     def _open_directory(self) -> Path:
         if self._directory is None:
@@ -268,10 +273,9 @@ def _failure(problem: str, log: Path, log_start: int) -> BrokerError:
     )
 
 
-def _server_properties(data: Path, ports: Ports) -> str:
-    """The broker's settings. Another listener (SASL, SSL) is one more entry in the three listener settings."""
+def _settings(data: Path, ports: Ports) -> dict[str, str | int]:
     listeners = {"CLIENT": ports.client, "CONTROLLER": ports.controller}
-    settings: dict[str, str | int] = {
+    return {
         "process.roles": "broker,controller",
         "node.id": 1,
         "controller.quorum.voters": f"1@{HOST}:{ports.controller}",
@@ -305,4 +309,3 @@ def _server_properties(data: Path, ports: Ports) -> str:
         "num.io.threads": 4,
         "log.cleaner.dedupe.buffer.size": 4 * 1024 * 1024,
     }
-    return "".join(f"{key}={value}\n" for key, value in settings.items())

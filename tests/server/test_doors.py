@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import ssl
@@ -112,8 +113,14 @@ def test_the_page_of_an_encrypted_server_may_connect(encrypted: Encrypted) -> No
     with LiveClient(encrypted.server.websocket, ssl=context, origin=origin) as client:
         assert client.receive_type("hello")
     plain = websockets.Origin(encrypted.server.http.replace("https", "http"))
+
+    # Not on a thread: after a refusal, that client may wait for ever on a TLS socket that it has closed itself.
+    async def refused() -> None:
+        async with websockets.connect(encrypted.server.websocket, ssl=context, origin=plain):
+            pass
+
     with pytest.raises(InvalidStatus):
-        LiveClient(encrypted.server.websocket, ssl=context, origin=plain)
+        asyncio.run(refused())
 
 
 def test_who_trusts_another_authority_or_the_system_only_does_not_connect(encrypted: Encrypted) -> None:

@@ -22,8 +22,9 @@ from livetables.errors import RequestError
 from livetables.server import flight as door_module
 from livetables.server import store as store_module
 from livetables.server.control_door import ControlDoor
-from livetables.server.flight import ACTIONS, SCANS_MAX, FlightDoor
+from livetables.server.flight import ACTIONS, SCANS_MAX, FlightDoor, peer_of
 from livetables.server.key import Key
+from livetables.server.logins import WRONG_KEYS_MAX, Peer
 from livetables.server.metrics import Metrics
 from livetables.server.services import Pulse
 from livetables.server.store import Store
@@ -134,6 +135,29 @@ def test_without_the_key_every_call_is_refused_with_the_cure(served: Served, aut
         assert TOKEN not in str(error.value)
     assert served.count("livetables_logins_failed_total", door="flight") == len(calls)
     assert served.pulse.status().pipeline_seen is None
+
+
+def test_without_the_key_a_schema_is_refused_too(served: Served) -> None:
+    """The client of pyarrow does not tell what kind of error it is; the server tells nothing of its insides."""
+    for number in range(WRONG_KEYS_MAX + 1):
+        stranger = Client(served.location, f"Bearer wrong {number}")
+        says = "the key is wrong" if number < WRONG_KEYS_MAX else "too many different wrong keys"
+        with pytest.raises((OSError, pa.ArrowException), match=says) as error:
+            stranger.raw.get_schema(flight.FlightDescriptor.for_path("people"), stranger.options)
+        assert "Traceback" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("uri", "peer"),
+    [
+        ("ipv4:127.0.0.1:40000", Peer("127.0.0.1", 40000)),
+        ("ipv6:%5B::1%5D:40000", Peer("::1", 40000)),
+        ("ipv6:[fe80::1%25eth0]:40000", Peer("fe80::1%eth0", 40000)),
+        ("unix:/run/door", Peer("unix:/run/door")),
+    ],
+)
+def test_who_calls_is_understood(uri: str, peer: Peer) -> None:
+    assert peer_of(uri) == peer
 
 
 # What clients can take

@@ -59,6 +59,9 @@ ARROW_TYPES: Mapping[Type, Any] = {  # as DuckDB gives them
 }
 
 PRESENTED = "key"  # the middleware's name
+# Who asks for a schema. Of what that handler raises, pyarrow sends the trace instead of the kind of error, so its key
+# is checked before it is known who calls: all who guess that way count as one.
+ANYBODY = Peer("anybody who asks for a schema")
 
 ACTIONS = {
     "begin": "make room for a generation",
@@ -143,9 +146,33 @@ class _Presented(flight.ServerMiddleware):  # type: ignore[misc]
         self.token = token
 
 
+class _KeyCheck:
+    """Lets no call in without the key."""
+
+    def __init__(self, key: Key, metrics: Metrics) -> None:
+        self._key = key
+        self._metrics = metrics
+
+    def __call__(self, peer: Peer, token: str | None) -> None:
+        try:
+            self._key.check(peer, token)
+        except RequestError as problem:
+            self._metrics.login_failed("flight", problem)
+            if problem.code == "busy":
+                raise flight.FlightUnavailableError(*_told(problem.code, problem.problem, problem.cure)) from None
+            cure = "send the header `authorization: Bearer <key>` with the server's key (LIVETABLES_TOKEN)"
+            raise flight.FlightUnauthenticatedError(*_told(problem.code, problem.problem, cure)) from None
+
+
 class _PresentedFactory(flight.ServerMiddlewareFactory):  # type: ignore[misc]
-    def start_call(self, _info: Any, headers: Mapping[str, list[str]]) -> _Presented:
-        return _Presented(bearer(next(iter(headers.get("authorization", [])), None)))
+    def __init__(self, check: _KeyCheck) -> None:
+        self._check = check
+
+    def start_call(self, info: Any, headers: Mapping[str, list[str]]) -> _Presented:
+        token = bearer(next(iter(headers.get("authorization", [])), None))
+        if info.method == flight.FlightMethod.GET_SCHEMA:
+            self._check(ANYBODY, token)
+        return _Presented(token)
 
 
 def _locked(handler: Callable[..., Any]) -> Callable[..., Any]:
@@ -153,7 +180,7 @@ def _locked(handler: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(handler)
     def checked(door: FlightDoor, context: Any, *arguments: Any) -> Any:
-        door.check_key(context)
+        door.check_key(peer_of(context.peer()), context.get_middleware(PRESENTED).token)
         return handler(door, context, *arguments)
 
     return checked
@@ -190,22 +217,13 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
             "control_requests": self._control_requests,
             "control_settled": self._control_settled,
         }
-        self._key = key
+        self.check_key = _KeyCheck(key, metrics)
         pair = certificate and flight.CertKeyPair(certificate.certificate.read_bytes(), certificate.key.read_bytes())
         super().__init__(
-            (host, port), tls_certificates=[pair] if pair else None, middleware={PRESENTED: _PresentedFactory()}
+            (host, port),
+            tls_certificates=[pair] if pair else None,
+            middleware={PRESENTED: _PresentedFactory(self.check_key)},
         )
-
-    def check_key(self, context: Any) -> None:
-        """Return if who calls may come in; else raise what the client is told."""
-        try:
-            self._key.check(_peer(context.peer()), context.get_middleware(PRESENTED).token)
-        except RequestError as problem:
-            self._metrics.login_failed("flight", problem)
-            if problem.code == "busy":
-                raise flight.FlightUnavailableError(*_told(problem.code, problem.problem, problem.cure)) from None
-            cure = "send the header `authorization: Bearer <key>` with the server's key (LIVETABLES_TOKEN)"
-            raise flight.FlightUnauthenticatedError(*_told(problem.code, problem.problem, cure)) from None
 
     def shutdown(self) -> None:
         """Close the door: calls have GOODBYE_SECONDS to end, then their connections are cut."""
@@ -316,7 +334,6 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
             ticket = _described(descriptor)
             return _info(self._answer_schema(_parsed_ticket(ticket)), descriptor, ticket)
 
-    @_locked
     def get_schema(self, _context: Any, descriptor: Any) -> Any:
         with _flight_errors():
             return flight.SchemaResult(self._answer_schema(_parsed_ticket(_described(descriptor))))
@@ -423,7 +440,7 @@ class _Streams:
             self._places.release()
 
 
-def _peer(uri: str) -> Peer:
+def peer_of(uri: str) -> Peer:
     """Who calls, of what gRPC says, like ipv4:127.0.0.1:40000 or ipv6:%5B::1%5D:40000."""
     address, _, port = unquote(uri).partition(":")[2].rpartition(":")
     return Peer(address.strip("[]"), int(port)) if port.isdecimal() else Peer(uri)

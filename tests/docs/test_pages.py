@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import re
+import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from livetables.tls import ServerCertificate
 from tests.support.pages import ROOT, Block, blocks, pages
 
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 LANGUAGES = {"sh", "python", "toml", "json", "ts", "text", "yaml", "properties"}
 
+# A self-signed certificate, as an operator makes it.
+OPENSSL = (
+    "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout key.pem -out cert.pem -days 365 "
+    '-subj /CN=livetables -addext "subjectAltName=IP:127.0.0.1,DNS:localhost"'
+)
 # Pages whose blocks a test follows from top to bottom.
 FOLLOWED = {"README.md": "tests/up/test_system.py", "docs/TUTORIAL.md": "tests/docs/test_tutorial.py"}
 # Commands that are run elsewhere, and where.
 ELSEWHERE = {
+    OPENSSL: "test_the_certificate_is_one_that_clients_take",
     "make demo": "tests/up/test_system.py runs what it runs, see below",
     "make test": "CI runs it",
     "make check": "a part of `make test`",
@@ -56,6 +65,12 @@ def test_the_demo_is_what_the_tests_of_the_system_run() -> None:
     recipe = re.search(r"^demo:.*\n\t(.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert recipe
     assert recipe[1] == "@$(BIN)/livetables up --demo"
+
+
+def test_the_certificate_is_one_that_clients_take(tmp_path: Path) -> None:
+    subprocess.run(shlex.split(OPENSSL), cwd=tmp_path, capture_output=True, check=True)
+    made = ServerCertificate(tmp_path / "cert.pem", tmp_path / "key.pem")
+    assert (made.flaw("127.0.0.1"), made.flaw("localhost")) == (None, None)
 
 
 def test_the_version_is_the_same_everywhere() -> None:

@@ -110,6 +110,11 @@ def test_names_of_tables_are_legal_and_different() -> None:
         "...": "table",
         "final": "final_2",
     }
+    assert table_names(["shop.eu.orders", "shop.eu.orders_2"]) == {
+        "shop.eu.orders": "orders",
+        "shop.eu.orders_2": "orders_2",
+    }
+    assert table_names(["shop.orders"]) == {"shop.orders": "shop_orders"}
 
 
 def test_the_join_is_on_what_both_have_with_the_unique_side_on_the_left() -> None:

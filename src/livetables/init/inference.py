@@ -7,6 +7,7 @@ of the sample becomes a dead letter because of a column.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -66,11 +67,17 @@ def proposed_tables(samples: Mapping[str, Sequence[bytes | None]]) -> list[Propo
 
 
 def table_names(topics: Iterable[str]) -> dict[str, str]:
-    """A legal name for each topic's table, each different, ignoring case. `final` would be published as the view is."""
+    """A legal name for each topic's table, each different, ignoring case. `final` would be published as the view is.
+
+    What all topics begin with, as `shop.`, is left out.
+    """
+    topics = list(topics)
+    beginning = os.path.commonprefix(topics).rpartition(".") if len(topics) > 1 else ("", "", "")
     taken = {VIEW_NAME.removesuffix("_ui")}
     names = {}
     for topic in topics:
-        base = re.sub(r"[^A-Za-z0-9]+", "_", topic).strip("_") or "table"
+        own = topic.removeprefix("".join(beginning[:2]))
+        base = re.sub(r"[^A-Za-z0-9]+", "_", own).strip("_") or "table"
         base = base if base[0].isalpha() else f"t_{base}"
         candidates = (base, *(f"{base}_{number}" for number in range(2, len(taken) + 3)))
         names[topic] = next(name for name in candidates if name.lower() not in taken)

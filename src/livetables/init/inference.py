@@ -72,7 +72,7 @@ def table_names(topics: Iterable[str]) -> dict[str, str]:
     What all topics begin with, as `shop.`, is left out.
     """
     topics = list(topics)
-    beginning = os.path.commonprefix(topics).rpartition(".") if len(topics) > 1 else ("", "", "")
+    beginning = os.path.commonprefix(topics).rpartition(".") if len(topics) > 1 else ("", "", "")  # noqa: RUF071
     taken = {VIEW_NAME.removesuffix("_ui")}
     names = {}
     for topic in topics:

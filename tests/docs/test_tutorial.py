@@ -74,4 +74,4 @@ def test_the_tutorial_can_be_followed(shop: str, tmp_path: Path) -> None:
     assert "Lisbon\t80\t" in told("livetables sql")
     assert "Lisbon" in told("to_pandas")
     assert [line.partition(":")[0] for line in told("--rollback").splitlines()] == ["applied"] * 3
-    assert "c-9" in (tmp_path / "terminal-2.log").read_text()
+    assert (tmp_path / "terminal-2.log").read_text().count("\to-") >= 10

@@ -142,7 +142,7 @@ def test_the_readme_can_be_followed(up: Up) -> None:
             if block.language in ("sh", "python") and block.commands[0] != "make demo":
                 said[block.text] = reader.follow(block)
     controlled, asked, fetched = said.values()
-    assert sum(line.startswith("applied") for line in controlled.splitlines()) == 3
+    assert sum(line.startswith("applied: ") for line in controlled.splitlines()) == 3
     assert "accountType\taccounts\tbalance" in controlled
     assert "balance" in asked
     assert len(json.loads(fetched)["rows"]) == 5
@@ -211,9 +211,14 @@ def test_started_again_it_resumes_the_generation_that_was_live(up: Up) -> None:
     up.environment["LIVETABLES_SERVER_TOKEN_FILE"] = "keys"  # noqa: S105
     up.start()
     up.wait_ready()
-    (live, *before) = json.loads(up.run("status", "--json").stdout)["history"]
-    assert live["state"] == "live"
-    assert {each["state"] for each in before} == {"retired"}
+    live: dict[str, Any] = {}
+
+    def is_told() -> bool:
+        nonlocal live
+        live, *before = json.loads(up.run("status", "--json").stdout)["history"]
+        return live["state"] == "live" and {each["state"] for each in before} == {"retired"}
+
+    up.wait(is_told, "one generation is live, and all others are told to be retired")
     assert f"building {live['generation']}" not in up.steps()
     wait_moving(up)
 

@@ -56,23 +56,17 @@ def check_convergence(stage: Stage, directory: Path, master: str) -> None:
     assert stage.differences(replayed(directory), ALL_JOINS) == {}
 
 
+@pytest.mark.chaos
 @pytest.mark.spark
 @pytest.mark.kafka
-@pytest.mark.parametrize(
-    "crashes",
-    [
-        pytest.param([Crash("after", 1)], id="after"),
-        pytest.param([Crash("before", 1), Crash("after", 2)], id="before and after", marks=pytest.mark.chaos),
-    ],
-)
-def test_killed_drivers_resume_without_loss_or_doubles(broker: Broker, tmp_path: Path, crashes: list[Crash]) -> None:
+def test_killed_drivers_resume_without_loss_or_doubles(broker: Broker, tmp_path: Path) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")  # shown when the test fails
     chance = random.Random(seed)
     stage = Stage.open(broker.bootstrap_servers)
     stage.send(random_records(chance, 100))
 
-    for crash in crashes:
+    for crash in (Crash("before", 1), Crash("after", 2)):
         with driver(stage, ALL_JOINS, tmp_path, master="local[2]", crash=crash) as process:
             stage.send(random_records(chance, 100))
             wait_for_end(process, tmp_path)

@@ -24,7 +24,7 @@ from tests.support.secure_broker import CLIENT_ID, CLIENT_SECRET, CLIENT_STORE_P
 from tests.support.token_endpoint import TokenEndpoint
 from tests.support.up import Up, descendants
 
-pytestmark = [pytest.mark.spark, pytest.mark.kafka]
+pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.chaos]
 
 LIFETIME_SECONDS = 6  # of a token
 SERVER_KEY = "the-servers-own-secret-key"
@@ -202,7 +202,7 @@ def give_expired(endpoint: TokenEndpoint) -> None:
     endpoint.lifetime_seconds = -5
 
 
-@pytest.mark.parametrize("disturb", [fail, pytest.param(give_expired, marks=pytest.mark.chaos)])
+@pytest.mark.parametrize("disturb", [fail, give_expired])
 def test_an_endpoint_that_fails_for_a_while_loses_and_doubles_nothing(
     secured: Secured, disturb: Callable[[TokenEndpoint], None]
 ) -> None:

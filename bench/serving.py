@@ -169,6 +169,7 @@ def fanout(
             batches = feeder.feed(seconds)
             evaluations = server.metric("livetables_viewport_evaluations_total") - evaluations
             cpu, rss = server.cpu_seconds() - cpu_before, server.rss_megabytes()
+            viewports = server.metric("livetables_viewports")  # before the crowd leaves
             crowd.stdin.write("end\n")
             crowd.stdin.flush()
             figures: dict[str, Any] = json.loads(crowd.stdout.readline())
@@ -179,7 +180,7 @@ def fanout(
         "batches": batches,
         "late_batches": feeder.late_batches,
         "evaluations": evaluations,
-        "viewports": server.metric("livetables_viewports"),
+        "viewports": viewports,
         "skipped": server.metric("livetables_frames_skipped_total"),
         "server_cpu_of_a_core": round(cpu / seconds, 2),
         "rss_megabytes_before": round(rss_before),

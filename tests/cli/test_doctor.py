@@ -152,6 +152,7 @@ def test_what_was_killed_in_the_directory_does_not_run(tmp_path: Path) -> None:
     assert findings(done)["server"]["found"].startswith("none runs here")
 
 
+@pytest.mark.chaos
 @pytest.mark.kafka
 @pytest.mark.spark
 def test_topics_and_records_that_do_not_fit_are_told_and_nothing_is_written(broker: Broker, tmp_path: Path) -> None:

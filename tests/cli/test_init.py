@@ -141,6 +141,7 @@ def test_in_a_terminal_nothing_is_a_broker_of_its_own(tmp_path: Path) -> None:
     assert load_config(tmp_path / "livetables.toml", {}) == load_config(None, {})
 
 
+@pytest.mark.chaos
 @pytest.mark.kafka
 @pytest.mark.spark
 def test_what_is_written_for_topics_passes_doctor_and_takes_every_record(

@@ -53,6 +53,7 @@ def test_a_killed_broker_comes_back_at_the_same_address_with_all_records(kept: B
     assert sorted(read_all(address, topic)) == sorted(values)
 
 
+@pytest.mark.chaos
 @pytest.mark.kafka
 def test_a_stopped_broker_is_gone_but_its_kept_directory_is_not(tmp_path: Path) -> None:
     directory = tmp_path / "kafka"
@@ -70,6 +71,7 @@ def test_a_stopped_broker_is_gone_but_its_kept_directory_is_not(tmp_path: Path) 
         assert end_offsets(address, topic) == {0: 1, 1: 0}
 
 
+@pytest.mark.chaos
 @pytest.mark.kafka
 def test_temporary_data_outlives_a_kill_but_not_a_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))

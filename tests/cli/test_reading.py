@@ -125,7 +125,7 @@ def test_tables_are_listed_with_rows_and_columns(server: ServerProcess, generati
     assert done.returncode == 0, done.stderr
     (line,) = (line for line in done.stdout.splitlines() if line.startswith("appends"))
     assert line.split()[:3] == ["appends", "20", generation]
-    assert "balance double" in done.stdout
+    assert "name, age, balance, active, ts" in done.stdout
     assert "_id" not in done.stdout
     found = {each["name"]: each for each in json.loads(run(server, "tables", "--json").stdout)}
     assert found["keyed"]["columns"]["_id"] == "int64"
@@ -150,6 +150,13 @@ def test_sql_in_a_terminal_counts_its_rows(server: ServerProcess) -> None:
     shown = in_terminal(server, "sql", "SELECT a.name FROM appends a, appends b")
     assert "(400 rows, 300 of them not shown)" in shown
     assert shown.count("Ann") == 100
+
+
+def test_columns_that_the_screen_has_no_room_for_are_named(server: ServerProcess) -> None:
+    wide = ", ".join(f"'{'字' * 20}' AS column_{number}" for number in range(5))
+    shown = in_terminal(server, "sql", f"SELECT {wide} FROM appends LIMIT 1")
+    assert shown.count("字" * 15 + " …") == 2  # 32 of 100 columns each, and two between them
+    assert "(1 rows, no room for column_2, column_3, column_4)" in shown
 
 
 def test_wrong_sql_is_an_error_that_names_the_cure(server: ServerProcess) -> None:

@@ -9,9 +9,12 @@ from datetime import UTC, date, datetime
 from typing import Any
 
 import pyarrow as pa
+from rich.cells import cell_len, set_cell_size
 from rich.table import Table
 from rich.text import Text
 
+GAP = 2
+CELL_WIDTH_MAX = 32
 CONTROL_CHARACTERS = {code: " " for code in (*range(32), 127)}  # a record's text may hold anything
 
 
@@ -20,15 +23,23 @@ def shown_columns(names: Sequence[str], chosen: list[str] | None) -> list[str]:
     return [name for name in names if not name.startswith("_")] if chosen is None else [c for c in chosen if c in names]
 
 
-def screen_table(rows: pa.Table) -> Table:
-    """Rows under their columns' names, each on one line as far as the screen is wide; numbers to the right."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
+def screen_table(rows: pa.Table, width: int) -> tuple[Table, list[str]]:
+    """Rows under their columns' names, each on one line, numbers to the right; and the columns with no room left."""
+    table = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style="bold")
+    shown: list[list[Text]] = []
+    left = width
     for field in rows.schema:
+        cells = [_cut(text(value)) for value in rows[field.name].to_pylist()]
+        needed = max(map(cell_len, [field.name, *cells])) + GAP
+        if shown and needed > left:
+            break
         is_number = pa.types.is_integer(field.type) or pa.types.is_floating(field.type)
         table.add_column(Text(field.name), justify="right" if is_number else "left", no_wrap=True)
-    for row in _rows(rows):
-        table.add_row(*(Text(text(value)) for value in row))
-    return table
+        shown.append([Text(cell) for cell in cells])
+        left -= needed
+    for row in zip(*shown, strict=True):
+        table.add_row(*row)
+    return table, rows.column_names[len(shown) :]
 
 
 def lines(rows: pa.Table) -> Iterator[str]:
@@ -47,6 +58,10 @@ def text(value: object) -> str:
     if plain is None:
         return ""
     return (plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)).translate(CONTROL_CHARACTERS)
+
+
+def _cut(cell: str) -> str:
+    return cell if cell_len(cell) <= CELL_WIDTH_MAX else f"{set_cell_size(cell, CELL_WIDTH_MAX - 1)}…"
 
 
 def json_value(value: Any) -> Any:

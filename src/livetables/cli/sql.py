@@ -44,9 +44,15 @@ def run(arguments: argparse.Namespace) -> int:
         for row in answer.to_pylist():
             print(json_line(row))
     elif console.is_terminal:
-        console.print(screen_table(answer.slice(0, ROWS_SHOWN)))
+        table, hidden = screen_table(answer.slice(0, ROWS_SHOWN), console.width)
+        console.print(table)
         left = answer.num_rows - ROWS_SHOWN
-        console.print(f"({answer.num_rows:,} rows{f', {left:,} of them not shown' if left > 0 else ''})", style="dim")
+        notes = [
+            f"{answer.num_rows:,} rows",
+            f"{left:,} of them not shown" if left > 0 else "",
+            f"no room for {', '.join(hidden)}" if hidden else "",
+        ]
+        console.print(f"({', '.join(filter(None, notes))})", style="dim", markup=False)
     else:
         print("\t".join(answer.column_names))
         for line in lines(answer):

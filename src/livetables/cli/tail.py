@@ -95,9 +95,10 @@ def show_in_place(console: Console, server: Connection, table: Table, rows: int,
         while True:
             try:
                 newest = table.tail(rows)
-                shown = screen_table(newest.select(shown_columns(newest.column_names, chosen)))
+                shown, hidden = screen_table(newest.select(shown_columns(newest.column_names, chosen)), console.width)
                 status = server.status()
                 about = f"{table.count():,} rows, {status['state'].replace('_', ' ')}: {status['message']}"
+                about += f"; no room for {', '.join(hidden)} (--columns)" if hidden else ""
             except UnreachableError as error:
                 about = f"{error.problem}; trying again"
             title = Text(f"{table.name}  {about}", style="dim", no_wrap=True, overflow="ellipsis")

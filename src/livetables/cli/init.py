@@ -27,6 +27,7 @@ SAMPLE_RECORDS = 1000
 ANSWER_SECONDS_MAX = 15.0
 SAMPLE_SECONDS_MAX = 30.0
 TOPICS_SHOWN = 100
+LEFT_OUT_SHOWN = 5
 TOPICS_BY_DEFAULT = 5
 NONE = "none"
 
@@ -209,9 +210,11 @@ def _by_number(word: str, names: Sequence[str]) -> str:
 def _summary(proposal: Proposal) -> str:
     table = proposal.table
     found = f"{table.publish}: topic {table.topic}, {len(table.columns)} columns"
-    left_out = f", {len(proposal.left_out)} fields left out" if proposal.left_out else ""
-    unreadable = f", {proposal.unreadable:,} are no JSON object" if proposal.unreadable else ""
-    return f"{found}{left_out}, by {proposal.records:,} records{unreadable}"
+    unreadable = f", {proposal.unreadable:,} of which are no JSON object" if proposal.unreadable else ""
+    named = "; ".join(f"{ascii(each.name)[1:-1][:80]} ({each.why})" for each in proposal.left_out[:LEFT_OUT_SHOWN])
+    more = len(proposal.left_out) - LEFT_OUT_SHOWN
+    left_out = f"\n  left out, but in the file as comments: {named}" if named else ""
+    return f"{found}, by {proposal.records:,} records{unreadable}{left_out}{f'; and {more} more' if more > 0 else ''}"
 
 
 def _properties_file(path: Path | None, output: Path) -> str | None:

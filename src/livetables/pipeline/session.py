@@ -194,9 +194,6 @@ def _start_jvm(settings: Mapping[str, str]) -> None:
     """Start the driver's JVM, if there is none yet. What a process is started with is in the list of processes: secrets
     are set later."""
     if SparkContext._gateway is None:
-        # RocksDB comes and goes with each generation, on hundreds of threads: with an arena for every few of them, what
-        # the C library keeps of those that have gone adds up.
-        os.environ["MALLOC_ARENA_MAX"] = "2"
         conf = SparkConf(loadDefaults=False)
         for name, value in settings.items():
             conf.set(name, value)

@@ -90,7 +90,7 @@ def read(server: ServerProcess) -> None:
         newest = rows(USERS, {"_id": 999, "ts": datetime.now(UTC)})
         sink.put(Batch("g1", 2, (TableChanges("users_ui", newest, pa.table({})),), records={"users_ui": 1}))
         sink.close()
-        client.receive_type("patch")
+        client.receive_until(lambda frame: frame.get("sub") == 2 and frame["type"] == "patch", "the new row")
         wait_until(lambda: server.metric("livetables_subscriptions") == 2, "subscriptions", 10)
     server.rows("users_ui", "limit=4")
     server.get("/api/tables/users_ui/rows?columns=_id&limit=3")

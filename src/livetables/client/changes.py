@@ -7,9 +7,7 @@ state of the table to a later one, so an answer that is lost on its way is asked
 from __future__ import annotations
 
 import asyncio
-import random
 import threading
-from collections.abc import Iterator
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from livetables.backoff import delays
 from livetables.client.door import UnreachableError
 from livetables.client.flight import Flight
 from livetables.errors import RequestError
@@ -26,7 +25,6 @@ from livetables.wire import DELETED, ChangesHeader, Place
 
 POLL_SECONDS = 10.0  # the server is asked to wait so long; a follower that is closed leaves its question for the rest
 ANSWER_SECONDS_MAX = 300.0  # a whole table may take a while
-FIRST_DELAY_SECONDS = 0.1
 DELAY_SECONDS_MAX = 5.0
 PASSING = ("busy", "timeout", "unavailable")  # refusals that may not be so later
 
@@ -176,21 +174,21 @@ class Changes:
                 found.set_exception(error)
 
     def _found(self, found: Future[Change | None]) -> Change | None:
-        place, delays = self._place, _delays()
+        place, waits = self._place, delays(DELAY_SECONDS_MAX)
         while not found.done():
             try:
                 change = self._asked(place)
             except UnreachableError:
-                self._closed.wait(next(delays))
+                self._closed.wait(next(waits))
             except RequestError as error:
                 if error.code not in PASSING or not self._has_answered:
                     raise
-                self._closed.wait(next(delays))
+                self._closed.wait(next(waits))
             else:
                 self._has_answered = True
                 if change.is_snapshot or change.upserts.num_rows or change.deletes.num_rows:
                     return change
-                place, delays = change.place, _delays()
+                place, waits = change.place, delays(DELAY_SECONDS_MAX)
                 self._place = place  # nothing came before it
         return None
 
@@ -207,11 +205,3 @@ class Changes:
         upserts = plain.filter(pc.invert(rows[DELETED])).drop_columns(DELETED)
         deletes = plain.filter(rows[DELETED]).select(header.key)
         return Change(header.table, header.place, header.is_snapshot, header.key, upserts, deletes)
-
-
-def _delays() -> Iterator[float]:
-    """How long to wait after each try, never quite the same."""
-    delay = FIRST_DELAY_SECONDS
-    while True:
-        yield delay * random.uniform(0.5, 1.0)  # noqa: S311
-        delay = min(delay * 2, DELAY_SECONDS_MAX)

@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import json
 import logging
-import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -26,6 +25,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 from pyarrow import flight
 
+from livetables.backoff import delays
 from livetables.change import Batch, TableShape
 from livetables.config import tokens_in
 from livetables.errors import LivetablesError, RequestError, SetupError, SinkError
@@ -33,7 +33,6 @@ from livetables.tls import trusted_certificates
 from livetables.wire import ControlRequest, PipelineReport, Receipt, SourceReport, encode_batch, encode_shapes
 
 BODY_BYTES_MAX = 2_000_000_000  # gRPC's messages end at 2 GiB
-FIRST_DELAY_SECONDS = 0.1
 DELAY_SECONDS_MAX = 2.0
 ANSWER_SECONDS = 10.0  # for what needs no work, beyond the time it was asked to wait
 # gRPC's own back-off grows to two minutes, in which a server that is there again would not be seen.
@@ -237,7 +236,7 @@ class FlightSink:
     def _ask_patiently(self, name: str, call: Call[Answer]) -> Answer:
         """Ask until there is an answer, or none has come for patience_seconds after it was due."""
         give_up: float | None = None
-        for delay in _delays():
+        for delay in delays(DELAY_SECONDS_MAX):
             try:
                 return self._ask(name, call, self._call_seconds_max)
             except NoAnswerError as error:
@@ -315,14 +314,6 @@ def _settle(answer: Future[Answer], call: Call[Answer], options: flight.FlightCa
             answer.set_result(call(options))
         except Exception as error:
             answer.set_exception(error.with_traceback(None))  # its frames would keep the body
-
-
-def _delays() -> Iterator[float]:
-    """How long to wait after each try, never quite the same."""
-    delay = FIRST_DELAY_SECONDS
-    while True:
-        yield delay * random.uniform(0.5, 1.0)  # noqa: S311
-        delay = min(delay * 2, DELAY_SECONDS_MAX)
 
 
 def _headers(token: str) -> list[tuple[bytes, bytes]]:

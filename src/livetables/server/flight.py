@@ -31,10 +31,10 @@ from pydantic_core import from_json
 
 from livetables.change import TableShape
 from livetables.errors import ErrorCode, LivetablesError, RequestError, SinkError
-from livetables.log import Throttle, tell
+from livetables.log import tell
 from livetables.server.control_door import ControlDoor
 from livetables.server.feed import changes_schema
-from livetables.server.key import Key, bearer
+from livetables.server.key import Key, bearer, let_in
 from livetables.server.logins import Peer
 from livetables.server.metrics import SQL, Metrics, counted
 from livetables.server.services import Pulse
@@ -72,7 +72,6 @@ ACTIONS = {
 }
 
 log = logging.getLogger(__name__)
-throttle = Throttle()
 
 Parsed = TypeVar("Parsed")
 
@@ -181,10 +180,8 @@ class _KeyCheck:
 
     def __call__(self, peer: Peer, token: str | None) -> None:
         try:
-            self._key.check(peer, token)
+            let_in(self._key, self._metrics, "flight", peer, token)
         except RequestError as problem:
-            self._metrics.login_failed("flight", problem)
-            throttle.tell(log, "login_failed", logging.WARNING, door="flight", address=peer.address)
             if problem.code == "busy":
                 raise flight.FlightUnavailableError(*_told(problem.code, problem.problem, problem.cure)) from None
             cure = "send the header `authorization: Bearer <key>` with the server's key (LIVETABLES_TOKEN)"

@@ -14,8 +14,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from livetables.errors import ErrorCode, RequestError
-from livetables.log import Throttle
-from livetables.server.key import TooManyLoginsError, bearer, peer_of
+from livetables.server.key import TooManyLoginsError, bearer, let_in, peer_of
 from livetables.server.messages import first_problem
 from livetables.server.origins import may_ask
 from livetables.server.rows import JSON
@@ -57,7 +56,6 @@ HEADERS = {
 }
 
 log = logging.getLogger(__name__)
-throttle = Throttle()
 
 
 class Gate:
@@ -108,11 +106,8 @@ class Gate:
             # A key may be any UTF-8 text, which is not how headers are usually read.
             authorization = headers.get(b"authorization", b"").decode(errors="surrogateescape")
             try:
-                self._services.key.check(peer_of(scope), bearer(authorization))
+                let_in(self._services.key, self._services.metrics, "http", peer_of(scope), bearer(authorization))
             except RequestError as problem:
-                self._services.metrics.login_failed("http", problem)
-                address = scope["client"][0] if scope.get("client") else None
-                throttle.tell(log, "login_failed", logging.WARNING, door="http", address=address)
                 return _locked_out(problem)
         length = headers.get(b"content-length", b"0")
         if length.isdigit() and int(length) > MAX_BODY_BYTES:

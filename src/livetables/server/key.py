@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import hmac
+import logging
 import math
 import secrets
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 from starlette.types import Scope
 
 from livetables.errors import RequestError
+from livetables.log import Throttle
 from livetables.server.logins import Logins, Peer
+from livetables.server.metrics import Metrics
+
+log = logging.getLogger(__name__)
+throttles: defaultdict[str, Throttle] = defaultdict(Throttle)  # by door: a flood at one hides nothing at another
 
 
 class TooManyLoginsError(RequestError):
@@ -60,6 +67,16 @@ class Key:
             raise TooManyLoginsError(wait_seconds)
         if not is_right:
             raise RequestError("unauthorized", "the key is wrong", "send the key that the server has now")
+
+
+def let_in(key: Key, metrics: Metrics, door: str, peer: Peer, presented: str | None) -> None:
+    """Return if the peer may come in by a door; who may not is counted and logged, and a RequestError tells why."""
+    try:
+        key.check(peer, presented)
+    except RequestError as problem:
+        metrics.login_failed(door, problem)
+        throttles[door].tell(log, "login_failed", logging.WARNING, door=door, address=peer.address or None)
+        raise
 
 
 def peer_of(scope: Scope) -> Peer:

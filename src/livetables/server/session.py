@@ -26,7 +26,7 @@ from livetables.log import Throttle
 from livetables.server import protocol
 from livetables.server.freshness import Status
 from livetables.server.hub import State, Viewport
-from livetables.server.key import Key, peer_of
+from livetables.server.key import Key, let_in, peer_of
 from livetables.server.origins import may_ask
 from livetables.server.protocol import Change, Heartbeat, Hello, Resync, Subscribe, Unsubscribe
 from livetables.server.viewport import ViewOptions
@@ -399,12 +399,7 @@ async def _log_in(websocket: WebSocket, services: Services) -> str:
             f"the client speaks protocol {frame.protocol}, the server {protocol.PROTOCOL}",
             "reload the page, or install the client of the server's version",
         )
-    try:
-        services.key.check(peer_of(websocket.scope), frame.token)
-    except RequestError as problem:
-        services.metrics.login_failed("websocket", problem)
-        throttle.tell(log, "login_failed", logging.WARNING, door="websocket", address=_address(websocket))
-        raise
+    let_in(services.key, services.metrics, "websocket", peer_of(websocket.scope), frame.token)
     return frame.token
 
 

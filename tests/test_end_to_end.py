@@ -9,8 +9,9 @@ from typing import Any, get_args
 import pytest
 from pyspark.sql import SparkSession
 
+from livetables.pipeline.callback import Callback
 from livetables.pipeline.lag import source_reports
-from livetables.pipeline.phases import DriverSteps, batch_times
+from livetables.pipeline.phases import batch_times
 from livetables.spec import JoinType
 from livetables.up.broker import Broker
 from livetables.wire import Phase, PipelineReport
@@ -40,8 +41,8 @@ def test_what_is_sent_to_kafka_is_what_clients_hold(spark: SparkSession, broker:
     stage.send(random_records(chance, 160))
     with ServerProcess(tmp_path) as server:
         sink = server.sink()
-        steps = DriverSteps()
-        query = stage.start(spark, JOINS, tmp_path / "checkpoint", sink, max_records=50, steps=steps)
+        callback = Callback()
+        query = stage.start(spark, JOINS, tmp_path / "checkpoint", sink, max_records=50, callback=callback)
         try:
             query.processAllAvailable()
             sink.publish(GENERATION)
@@ -68,10 +69,10 @@ def test_what_is_sent_to_kafka_is_what_clients_hold(spark: SparkSession, broker:
                     ("users_ui", stage.topics["users"], 0),
                     ("accounts_ui", stage.topics["accounts"], 0),
                 ]
-                times = batch_times(query, steps, None)
+                times = batch_times(query, callback.steps, None)
                 assert [set(each.phases) for each in times.values()] == [set(get_args(Phase))] * len(times)
                 assert all(0 < sum(each.phases.values()) <= each.seconds + 0.1 for each in times.values())
-                assert batch_times(query, steps, max(times)) == {}
+                assert batch_times(query, callback.steps, max(times)) == {}
                 pipeline = PipelineReport(0.0, 0, {"live": 1}, list(times.values()), "http://127.0.0.1:4040")
                 sink.report(GENERATION, reports, pipeline=pipeline)
                 told = client.receive_until(lambda frame: frame.get("state") == "live", "the report")

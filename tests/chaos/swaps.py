@@ -16,6 +16,10 @@ from tests.chaos.messages import check_watched, other_pointing, send_pointing
 from tests.support.system import Feeder, System
 from tests.support.watcher import Watcher
 
+SETTINGS = {
+    "LIVETABLES_GENERATIONS_LINGER_SECONDS": "2",
+    "LIVETABLES_GENERATIONS_SWITCH_AFTER_SECONDS": "600",  # a slow machine is no reason to switch too early
+}
 CALM_SECONDS = 3.0
 WARM_SWAPS = 5  # by then everything has been used once, and caches are what they will be
 
@@ -31,8 +35,9 @@ class Usage:
     jvm_threads: int
     jvm_heap_megabytes: float  # after a full collection
     jvm_metaspace_megabytes: float
+    jvm_code_megabytes: float  # compiled
     jvm_rss_megabytes: float
-    jvm_other_megabytes: float  # of that, neither heap nor metaspace: compiled code, buffers, RocksDB
+    jvm_other_megabytes: float  # of that, none of these: buffers, threads, RocksDB
     jvm_files: int
     pipeline_rss_megabytes: float
     pipeline_files: int
@@ -54,6 +59,7 @@ ALLOWANCES: dict[str, float] = {
     "jvm_threads": 20,
     "jvm_heap_megabytes": 60,
     "jvm_metaspace_megabytes": 30,
+    "jvm_code_megabytes": 60,
     "jvm_other_megabytes": 150,
     "jvm_files": 60,
     "pipeline_rss_megabytes": 40,
@@ -120,8 +126,9 @@ def usage(system: System, swap_seconds: float, gap_seconds: float, calm_gap_seco
         jvm_threads=threads(jvm),
         jvm_heap_megabytes=memory.heap_used,
         jvm_metaspace_megabytes=memory.metaspace,
+        jvm_code_megabytes=memory.code,
         jvm_rss_megabytes=jvm_rss_megabytes,
-        jvm_other_megabytes=jvm_rss_megabytes - memory.heap - memory.metaspace,
+        jvm_other_megabytes=jvm_rss_megabytes - memory.heap - memory.metaspace - memory.code,
         jvm_files=open_files(jvm),
         pipeline_rss_megabytes=rss_megabytes(pipeline),
         pipeline_files=open_files(pipeline),
@@ -131,7 +138,7 @@ def usage(system: System, swap_seconds: float, gap_seconds: float, calm_gap_seco
         checkpoints_megabytes=disk_megabytes(system.directory / "checkpoints"),
         scratch_megabytes=disk_megabytes(system.directory / "scratch"),
         store_megabytes=sum(disk_megabytes(path) for path in system.directory.glob("store.duckdb*")),
-        rows=sum(row["rows"] or 0 for row in system.generations() if row["state"] == "live"),
+        rows=sum(system.count(table) for table in ("users_ui", "accounts_ui", "final_ui")),
     )
 
 
@@ -148,18 +155,33 @@ class JvmMemory:
     """In megabytes, after a full collection."""
 
     heap_used: float
-    heap: float  # as large as the JVM has made it, within its limit: it does not give it back
+    heap: float  # that it has in memory: what it has touched once, it does not give back
     metaspace: float
+    code: float
 
 
 def jvm_memory(jvm: int) -> JvmMemory:
     jcmd(jvm, "GC.run")
-    info = jcmd(jvm, "GC.heap_info")
-    spaces = re.findall(r"(?:PSYoungGen|ParOldGen)\s+total (\d+)K, used (\d+)K", info)
-    metaspace = re.findall(r"Metaspace\s+used \d+K, committed (\d+)K", info)
-    assert (len(spaces), len(metaspace)) == (2, 1), "the heap is not that of the parallel collector"
-    total, used = (sum(int(space[number]) for space in spaces) / 1024 for number in (0, 1))
-    return JvmMemory(used, total, int(metaspace[0]) / 1024)
+    heap, code = jcmd(jvm, "GC.heap_info"), jcmd(jvm, "Compiler.codecache")
+    used = re.findall(r"(?:PSYoungGen|ParOldGen)\s+total \d+K, used (\d+)K", heap)
+    metaspace = re.findall(r"Metaspace\s+used \d+K, committed (\d+)K", heap)
+    assert (len(used), len(metaspace)) == (2, 1), "the heap is not that of the parallel collector"
+    heap_resident = resident_megabytes(jvm, re.findall(r"(?:PSYoungGen|ParOldGen) .*\[(\w+), \w+, (\w+)\)", heap))
+    code_resident = resident_megabytes(jvm, re.findall(r"bounds \[(\w+), \w+, (\w+)\]", code))
+    return JvmMemory(sum(map(int, used)) / 1024, heap_resident, int(metaspace[0]) / 1024, code_resident)
+
+
+def resident_megabytes(pid: int, ranges: Sequence[tuple[str, str]]) -> float:
+    """How much of some ranges of addresses is in memory."""
+    bounds = [(int(start, 16), int(end, 16)) for start, end in ranges]
+    assert bounds, "the JVM tells its addresses in another way"
+    megabytes, is_inside = 0.0, False
+    for told in Path(f"/proc/{pid}/smaps").read_text().splitlines():
+        if mapped := re.match(r"([0-9a-f]+)-[0-9a-f]+ ", told):
+            is_inside = any(start <= int(mapped[1], 16) < end for start, end in bounds)
+        elif is_inside and told.startswith("Rss:"):
+            megabytes += int(told.split()[1]) / 1024
+    return megabytes
 
 
 def jcmd(jvm: int, command: str) -> str:

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from livetables.change import Batch
-from livetables.pipeline.phases import DriverSteps
+from livetables.pipeline.callback import Callback
 from livetables.pipeline.query import start_generation
 from livetables.pipeline.sink import MemorySink, Sink
 from livetables.spec import Column, GenerationSpec, JoinType, Table, View, record_position
@@ -76,7 +76,7 @@ def start(
     *,
     generation: str = GENERATION,
     max_records: int = 10_000,
-    steps: DriverSteps | None = None,
+    callback: Callback | None = None,
 ) -> StreamingQuery:
     return start_generation(
         spark,
@@ -86,7 +86,7 @@ def start(
         checkpoint=checkpoint,
         sink=sink,
         max_records_per_batch=max_records,
-        steps=steps,
+        callback=callback,
     )
 
 
@@ -127,7 +127,7 @@ class Stage:
         *,
         generation: str = GENERATION,
         max_records: int = 10_000,
-        steps: DriverSteps | None = None,
+        callback: Callback | None = None,
     ) -> StreamingQuery:
         return start(
             spark,
@@ -137,7 +137,7 @@ class Stage:
             sink,
             generation=generation,
             max_records=max_records,
-            steps=steps,
+            callback=callback,
         )
 
     def differences(self, sink: Tables, joins: Sequence[JoinType]) -> dict[str, tuple[list[Any], list[Any]]]:

@@ -5,25 +5,25 @@ from __future__ import annotations
 import hashlib
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from py4j.protocol import Py4JJavaError
-from pyspark.errors.exceptions.captured import CapturedException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from livetables.config import Config, server_ca
 from livetables.control.generation import Event, State, next_state
 from livetables.control.resolve import Wanted
+from livetables.pipeline.callback import Callback
 from livetables.pipeline.checkpoints import Checkpoints
 from livetables.pipeline.delivery import Delivered, Delivery
 from livetables.pipeline.flight_sink import FlightSink
+from livetables.pipeline.java_errors import JAVA_ERRORS, java_causes, with_causes
 from livetables.pipeline.kafka_clients import Redaction, with_own_login
 from livetables.pipeline.lag import records_read, source_reports
-from livetables.pipeline.phases import DriverSteps, batch_times
+from livetables.pipeline.phases import batch_times
 from livetables.pipeline.query import start_generation
 from livetables.pipeline.topics import Topic
 from livetables.spec import GenerationSpec
@@ -91,7 +91,7 @@ class RunningGeneration:
         self._query: StreamingQuery | None = None
         self._delivery: Delivery | None = None
         self._delivered = Delivered()
-        self._steps = DriverSteps()
+        self._callback = Callback()
         self._told_batch_id: int | None = None  # the last whose times were told
 
     def move(self, event: Event) -> None:
@@ -109,6 +109,7 @@ class RunningGeneration:
         self.starts += 1
         self.tries += 1
         self._delivery = Delivery(self._ground.sink(), self._delivered)
+        self._callback = Callback()
         config = self._ground.config
         try:
             self._query = start_generation(
@@ -119,10 +120,10 @@ class RunningGeneration:
                 checkpoint=self._ground.checkpoints.path(self.name),
                 sink=self._delivery,
                 max_records_per_batch=config.pipeline.max_records_per_batch,
-                steps=self._steps,
+                callback=self._callback,
             )
-        except (CapturedException, Py4JJavaError) as error:
-            self._delivery.release()
+        except JAVA_ERRORS as error:
+            self._delivery.close()
             self._wait(_first_line(str(error)))
 
     def is_working(self) -> bool:
@@ -136,21 +137,28 @@ class RunningGeneration:
         """Take note of why its query died, and when to start it again."""
         assert self._query
         assert self._delivery
-        self._wait(self._cause(self._query, self._delivery))
+        error, causes = self._callback.error, _causes(self._query, self._callback)
+        told = self._delivery.refused or self._delivery.unanswered
+        self._wait(f"{told.problem}; {told.cure}" if told else _root_cause(causes, error))
         if self._delivery.refused:
             self.outdated = f"the server does not have what was delivered to it: {self._delivery.refused.problem}"
-        elif _lost_records(self._query):
+        elif any("KAFKA_DATA_LOSS" in (cause.getMessage() or "") for cause in causes):
             self.outdated = self.trouble
-        self._delivery.release()
-        self._query = None
+        self._release()
 
     def stop(self) -> None:
         """End its query, in the middle of a batch if need be. What it has stays."""
         if self._query is not None and self._delivery is not None:
             self._delivery.close()  # a batch that waits for the server would hold up the stop
             self._query.stop()
-            self._delivery.release()
-            self._query = None
+            self._release()
+
+    def _release(self) -> None:
+        """Its query has ended: what it used is not needed any more."""
+        if self._delivery is not None:
+            self._delivery.close()
+        self._callback.close()
+        self._query = None
 
     # How it fares
 
@@ -180,7 +188,7 @@ class RunningGeneration:
 
     def batch_times(self) -> list[BatchTimes]:
         """What its batches took, those since the last call, the newest first."""
-        found = batch_times(self._query, self._steps, self._told_batch_id) if self._query else {}
+        found = batch_times(self._query, self._callback.steps, self._told_batch_id) if self._query else {}
         self._told_batch_id = max(found, default=self._told_batch_id)
         return list(found.values())
 
@@ -201,35 +209,25 @@ class RunningGeneration:
         self.trouble = said if len(said) <= CAUSE_CHARACTERS_MAX else f"{said[:CAUSE_CHARACTERS_MAX]}…"
         self.due = time.monotonic() + min(DELAY_SECONDS_MAX, FIRST_DELAY_SECONDS * 2 ** (self.tries - 1))
 
-    def _cause(self, query: StreamingQuery, delivery: Delivery) -> str:
-        told = delivery.refused or delivery.unanswered
-        return f"{told.problem}; {told.cure}" if told else _root_cause(query)
 
-
-def _causes(query: StreamingQuery) -> list[Any]:
-    """Why a query died, down to its root."""
+def _causes(query: StreamingQuery, callback: Callback) -> list[Any]:
+    """What Java threw when a query died, down to its root. Of what a call of Python ends with, Spark has the text."""
+    if callback.error is not None:
+        return java_causes(callback.error)
     failure = query._jsq.exception()
-    found = []
-    throwable = failure.get().getCause() if failure.isDefined() else None
-    while throwable is not None:
-        found.append(throwable)
-        throwable = throwable.getCause()
-    return found
+    return list(with_causes(failure.get().getCause())) if failure.isDefined() else []
 
 
-def _root_cause(query: StreamingQuery) -> str:
-    """Spark's root cause in one sentence: what it is called and the first line that it says."""
-    causes = _causes(query)
-    if not causes:
+def _root_cause(causes: Sequence[Any], error: Exception | None) -> str:
+    """The root cause in one sentence: what it is called and the first line that it says."""
+    if causes:
+        name, said = causes[-1].getClass().getSimpleName(), causes[-1].getMessage() or ""
+    elif error:
+        name, said = type(error).__name__, str(error)
+    else:
         return "Spark stopped the query without saying why"
-    said = _first_line(causes[-1].getMessage() or "")
-    return f"{causes[-1].getClass().getSimpleName()}: {said}".removesuffix(": ")
+    return f"{name}: {_first_line(said)}".removesuffix(": ")
 
 
 def _first_line(text: str) -> str:
     return next((line.strip() for line in text.splitlines() if line.strip()), "")
-
-
-def _lost_records(query: StreamingQuery) -> bool:
-    """Whether it died because records that it was to read next are no longer there."""
-    return any("KAFKA_DATA_LOSS" in (throwable.getMessage() or "") for throwable in _causes(query))

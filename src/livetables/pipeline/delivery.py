@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 from livetables.change import Batch, TableShape
 from livetables.errors import SinkError
-from livetables.pipeline.callback import Callback
 from livetables.pipeline.flight_sink import FlightSink, NoAnswerError, SinkClosedError
 from livetables.spec import DEAD_LETTERS
 
@@ -38,13 +37,11 @@ class Delivery:
         self.unanswered: SinkError | None = None  # the server was away for longer than patience lasts
         self._sink = sink
         self._delivered = delivered
-        self._callback = Callback()
 
     def begin(self, generation: str, shapes: Sequence[TableShape]) -> None:
         self._sink.begin(generation, shapes)
 
     def put(self, batch: Batch) -> None:
-        self._callback.remember()
         try:
             self._sink.put(batch)
         except NoAnswerError as error:
@@ -65,10 +62,5 @@ class Delivery:
         self._sink.drop(generation)
 
     def close(self) -> None:
-        """End a wait for the server at once, so that the query can be stopped."""
+        """Nothing will be delivered any more; a wait for the server ends at once, so that the query can be stopped."""
         self._sink.close()
-
-    def release(self) -> None:
-        """The query has ended: nothing will be delivered any more."""
-        self._sink.close()
-        self._callback.close()

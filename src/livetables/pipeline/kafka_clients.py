@@ -23,10 +23,10 @@ from typing import Any, Protocol, Self, TypeVar
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext
-from pyspark.errors.exceptions.captured import CapturedException
 from pyspark.sql import SparkSession
 
 from livetables.errors import PassingTopicError, TopicError
+from livetables.pipeline.java_errors import JAVA_ERRORS, class_names, java_causes
 from livetables.settings import REDACTED, Secret, guarded
 from livetables.spec import TOPIC_CURE, is_topic_name
 from livetables.wire import Receipt
@@ -34,9 +34,6 @@ from livetables.wire import Receipt
 ANSWER_SECONDS_MAX = 10.0
 SLICE_SECONDS = 0.5
 MAX_SHOWN = 200
-
-# PySpark turns some of Java's exceptions into its own.
-JAVA_ERRORS = (Py4JJavaError, CapturedException)
 
 REFUSED = (
     "the Kafka broker refuses this client: {cause}",
@@ -262,7 +259,7 @@ class Consumer:
             return int(self._consumer.position(self._partitions[number], self._java.duration(0)))
         except Py4JJavaError as error:
             # After a seek or a change of leader the consumer first asks the broker whether the position holds.
-            if "TimeoutException" in _class_names(error):
+            if "TimeoutException" in class_names(error):
                 return before
             raise
 
@@ -308,7 +305,7 @@ class Clients:
             try:
                 self._answer(created, deadline)
             except Py4JJavaError as error:
-                if "TopicExistsException" not in _class_names(error):
+                if "TopicExistsException" not in class_names(error):
                     raise
 
     def send(self, topic: str, value: bytes, deadline: float) -> Receipt:
@@ -352,7 +349,7 @@ class Clients:
         try:
             yield
         except JAVA_ERRORS as error:
-            names = _class_names(error)
+            names = class_names(error)
             if not set(NOT_LET_IN).isdisjoint(names):
                 self._refused.add(kind)
             raise self.error(topic, names, self._cause(error)) from None
@@ -441,7 +438,7 @@ class Clients:
                 producer.partitionsFor(topic)
                 return producer
             except Py4JJavaError as error:
-                if time.monotonic() > deadline or "TimeoutException" not in _class_names(error):
+                if time.monotonic() > deadline or "TimeoutException" not in class_names(error):
                     raise
 
     def _client(self, kind: str) -> Making:
@@ -475,7 +472,7 @@ class Clients:
     def _token_error(self, error: Exception) -> TopicError | None:
         """Why a login got no OAuth token. The client has it in its log only, so the handler is asked once more."""
         handler_class = self._properties.get("sasl.login.callback.handler.class")
-        if not handler_class or "LoginException" not in _class_names(error):
+        if not handler_class or "LoginException" not in class_names(error):
             return None
         oauth = "org.apache.kafka.common.security.oauthbearer"
         try:
@@ -523,28 +520,9 @@ def _secrets(properties: Mapping[str, str]) -> list[str]:
     return sorted({*map(str, values), *within} - {""}, key=len, reverse=True)
 
 
-def _causes(error: Exception) -> Iterator[Any]:
-    """The Java exception, and what caused it, down to its root."""
-    throwable = error.java_exception if isinstance(error, Py4JJavaError) else getattr(error, "_origin", None)
-    while throwable is not None:
-        yield throwable
-        throwable = throwable.getCause()
-
-
-def _class_names(error: Exception) -> list[str]:
-    """What the Java exception and its causes are called, each followed by the classes that it is derived from."""
-    return [kind.getSimpleName() for throwable in _causes(error) for kind in _lineage(throwable.getClass())]
-
-
-def _lineage(kind: Any) -> Iterator[Any]:
-    while kind is not None:
-        yield kind
-        kind = kind.getSuperclass()
-
-
 def _root_cause(error: Exception) -> str:
     """What the root cause says, or what it is called when it says nothing."""
-    *_, root = _causes(error)
+    *_, root = java_causes(error)
     said = (root.getMessage() or "").strip()
     if " " in said:
         return str(said)

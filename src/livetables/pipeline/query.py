@@ -12,9 +12,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from livetables.change import Batch
 from livetables.pipeline import changelog
+from livetables.pipeline.callback import Callback
 from livetables.pipeline.join import join
 from livetables.pipeline.parse import parse
-from livetables.pipeline.phases import DriverSteps
 from livetables.pipeline.sink import Sink
 from livetables.pipeline.source import read_topic
 from livetables.spec import GenerationSpec
@@ -49,7 +49,7 @@ def start_generation(
     checkpoint: Path | str,
     sink: Sink,
     max_records_per_batch: int,
-    steps: DriverSteps | None = None,
+    callback: Callback | None = None,
 ) -> StreamingQuery:
     """Start a generation, or go on with it where its checkpoint is. For each micro-batch:
 
@@ -59,26 +59,30 @@ def start_generation(
     4. The sink commits the changes together with the batch id.
     5. Spark writes the batch id to the checkpoint.
 
-    A crash before 5 replays the batch with the same offsets and id; after 4, the sink ignores it. `steps` gets what
-    2 to 4 took.
+    A crash before 5 replays the batch with the same offsets and id; after 4, the sink ignores it. `callback` is told
+    of 2 to 4.
     """
     records = {t.name: read_topic(spark, t, kafka_properties, max_records_per_batch) for t in spec.tables}
     parsed = {table.name: parse(records[table.name], table) for table in spec.tables}
     rows = join(parsed, spec)
 
     evaluation = Evaluation()
-    taken = steps or DriverSteps()
+    callback = callback or Callback()
 
     def deliver(batch: DataFrame, batch_id: int) -> None:
+        with callback.called():
+            handle(batch, batch_id)
+
+    def handle(batch: DataFrame, batch_id: int) -> None:
         evaluation.suit(batch)
-        with taken.timed(batch_id, "collect"):
+        with callback.steps.timed(batch_id, "collect"):
             collected = _collected(batch)  # 2
         evaluation.rows = collected.num_rows
-        with taken.timed(batch_id, "changelog"):
+        with callback.steps.timed(batch_id, "changelog"):
             streams = changelog.untagged(collected)
             changed = changelog.changes(streams, spec)  # 3
             unknown = changelog.unknown_fields(streams, spec)
-        with taken.timed(batch_id, "deliver"):
+        with callback.steps.timed(batch_id, "deliver"):
             sink.put(Batch(generation, batch_id, changed, unknown, changelog.records(streams, spec)))  # 4
 
     sink.begin(generation, changelog.shapes(spec))

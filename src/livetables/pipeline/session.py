@@ -35,8 +35,10 @@ ANYWHERE: Mapping[str, str] = {
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     # Counting keys costs a look-up per write.
     "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "false",
-    # The default of 8 MB misses on nearly every look-up once the state has a few million rows.
-    "spark.sql.streaming.stateStore.rocksdb.blockCacheSizeMB": "256",
+    # One cache for all state, of all generations. By default each store has one of its own, of 8 MB, which misses on
+    # nearly every look-up once the state has a few million rows, and which stays when the store goes (SPARK-57183).
+    "spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage": "true",
+    "spark.sql.streaming.stateStore.rocksdb.maxMemoryUsageMB": "512",
     # One RocksDB instance a partition for all of a join's state instead of four.
     "spark.sql.streaming.join.stateFormatVersion": "3",
     # The sink refuses a gap in the batches; a second check of every commit of the state finds nothing more.

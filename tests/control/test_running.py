@@ -1,0 +1,57 @@
+"""A generation whose query dies: why is told in one sentence, and nothing of the query stays."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from livetables.config import load_config
+from livetables.control.resolve import Wanted
+from livetables.control.running import Ground, RunningGeneration
+from livetables.pipeline.checkpoints import Checkpoints
+from livetables.up.broker import Broker
+from tests.support.kafka import wait_until
+from tests.support.pipeline import Stage, random_records
+from tests.support.server import TOKEN, ServerProcess
+
+pytestmark = [pytest.mark.spark, pytest.mark.kafka]
+
+GENERATION = "g1-00000000"
+TRIES = 2
+
+
+def test_what_fails_in_a_batch_is_told_by_its_root_cause(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    stage = Stage.open(broker.bootstrap_servers)
+    stage.send(random_records(random.Random(3), 20))
+    with ServerProcess(tmp_path) as server:
+        settings = {
+            "LIVETABLES_KAFKA_BOOTSTRAP_SERVERS": broker.bootstrap_servers,
+            "LIVETABLES_PIPELINE_SERVER": server.flight,
+        }
+        checkpoints = Checkpoints(spark, str(tmp_path / "checkpoints"))
+        ground = Ground(spark, load_config(None, settings), TOKEN, checkpoints)
+        generation = RunningGeneration(ground, GENERATION, Wanted(dict(stage.topics.items()), "left"), {})
+        try:
+            generation.start()
+            wait_until(generation.is_working, "the first batch")
+            generation.stop()
+            for part in Path(checkpoints.path(GENERATION)).glob("state/0/[0-9]*"):  # as the tasks of a batch will find
+                shutil.rmtree(part)
+            stage.send(random_records(random.Random(4), 20))
+            threads = threading.active_count()
+            for _ in range(TRIES):
+                generation.start()
+                wait_until(generation.has_died, "the query dies")
+                generation.bury()
+                told = generation.trouble or ""
+                assert "Py4J" not in told
+                assert "Traceback" not in told
+                assert "state" in told
+            wait_until(lambda: threading.active_count() <= threads, "the threads that Spark called have ended")
+        finally:
+            generation.stop()

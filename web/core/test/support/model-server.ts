@@ -110,9 +110,11 @@ export class ModelServer {
     this.#evaluate(name);
   }
 
-  insert(name: string, age: number): void {
-    this.#insert(name, age);
+  /** The new row's number, which is in its name too. */
+  insert(name: string, age: number): number {
+    const id = this.#insert(name, age);
     this.#evaluate(name);
+    return id;
   }
 
   change(name: string, index: number, age: number): void {
@@ -297,9 +299,10 @@ export class ModelServer {
     return frames;
   }
 
-  #insert(name: string, age: number): void {
+  #insert(name: string, age: number): number {
     const id = this.#ids++;
     this.tables.get(name)?.rows.push({ id, values: { name: `row ${id}`, age, email: `${id}@host` } });
+    return id;
   }
 
   #evaluate(table: string): void {

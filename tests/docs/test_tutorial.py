@@ -16,7 +16,7 @@ from tests.support.kafka import Record, create_topic, produce
 from tests.support.pages import ROOT, Reader, blocks
 from tests.support.up import clean_environment
 
-pytestmark = [pytest.mark.spark, pytest.mark.kafka]
+pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.chaos]
 
 NOON_MS = 1_769_860_800_000
 CITIES = ("Lisbon", "Oslo", "Quito")

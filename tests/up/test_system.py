@@ -40,7 +40,7 @@ SETTINGS = {
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     directory = tmp_path_factory.mktemp("up")
     settings = SETTINGS | certificates.self_signed(directory, hosts="IP:127.0.0.1").settings
-    with Up(directory, "--demo", "--rate", "100", settings=settings) as system:
+    with Up(directory, "--demo", "--rate", "2", settings=settings) as system:  # a batch now and then, not all the time
         system.wait_ready()
         yield system
 

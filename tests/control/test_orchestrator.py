@@ -82,6 +82,8 @@ def test_a_start_after_a_thousand_messages_builds_once(system: System) -> None:
     assert set(outcomes) == {"applied", "superseded", "rejected"}
     (generation,) = system.generations()
     assert (generation["state"], generation["usersTopic"]) == ("live", system.now.users)
+    tables = ("users_ui", "accounts_ui", "final_ui", "dead_letters")
+    assert generation["rows"] == sum(system.count(table) for table in tables), "told as soon as it is live"
     status = system.status()
     assert (status["generation"], status["state"]) == (generation["generation"], "live")
     assert status["lastApplied"]

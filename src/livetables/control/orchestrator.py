@@ -241,6 +241,7 @@ class Orchestrator:
         if self._running.live and (misfit := build.misfit(self._running.live.wanted)):
             self._build_failed("rejected", misfit)
             return
+        self._supervision.count()  # it is told to be live with its rows, not some seconds before them
         if self._published(build):
             self._running.build = None
             self._builds_failed = 0

@@ -44,7 +44,7 @@ class Supervision:
         now = time.monotonic()
         if now >= self._count_due:
             self._count_due = now + COUNT_SECONDS
-            self._count()
+            self.count()
         for generation in self._running.all():
             if generation.has_died():
                 generation.bury()
@@ -83,7 +83,7 @@ class Supervision:
             generation.move("query_started")
             tell("recovered", generation=generation.name)
 
-    def _count(self) -> None:
+    def count(self) -> None:
         """See what the server has of each generation. Only a batch would find out otherwise, and none may come."""
         stored = {each.name: each for each in self._sink.generations()}
         for generation in self._running.all():

@@ -13,8 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from livetables.up.broker import Broker
-from tests.chaos import swaps
-from tests.chaos.kills import CELLS, SETTINGS, check_settled, kill_while_switching
+from tests.chaos.kills import CELLS, SETTINGS, SWAPPING, check_settled, kill_while_switching
 from tests.chaos.messages import run_messages
 from tests.chaos.mishaps import LINGERING, run_mishaps
 from tests.chaos.swaps import growth, run_swaps
@@ -40,7 +39,7 @@ def main() -> int:
             measured["kills"] = kills(system, arguments.rounds, chance)
     grown: dict[str, tuple[float, float]] = {}
     if "swaps" in arguments.only:
-        with running("swaps", chance, arguments.directory, swaps.SETTINGS) as system:
+        with running("swaps", chance, arguments.directory, SWAPPING) as system:
             usages = run_swaps(system, arguments.swaps, chance, say)
         grown = growth(usages)
         measured["swaps"] = {"usages": [usage.told() for usage in usages], "grown": grown}

@@ -21,10 +21,13 @@ MOMENTS: tuple[Moment, ...] = get_args(Moment)
 CELLS: list[tuple[Target, Moment]] = list(product(TARGETS, MOMENTS))
 AROUND_SECONDS = 0.2  # after the moment was seen
 LOOK_SECONDS = 0.005
-SETTINGS = {
-    "LIVETABLES_PIPELINE_MAX_RECORDS_PER_BATCH": "60",  # so that there is a catch-up to hit: a topic takes several
+SWAPPING = {
     "LIVETABLES_GENERATIONS_LINGER_SECONDS": "2",
     "LIVETABLES_GENERATIONS_SWITCH_AFTER_SECONDS": "600",  # a slow machine is no reason to switch too early
+}
+SETTINGS = {
+    **SWAPPING,
+    "LIVETABLES_PIPELINE_MAX_RECORDS_PER_BATCH": "60",  # so that there is a catch-up to hit: a topic takes several
 }
 
 

@@ -16,10 +16,6 @@ from tests.chaos.messages import check_watched, other_pointing, send_pointing
 from tests.support.system import Feeder, System
 from tests.support.watcher import Watcher
 
-SETTINGS = {
-    "LIVETABLES_GENERATIONS_LINGER_SECONDS": "2",
-    "LIVETABLES_GENERATIONS_SWITCH_AFTER_SECONDS": "600",  # a slow machine is no reason to switch too early
-}
 CALM_SECONDS = 3.0
 WARM_SWAPS = 5  # by then everything has been used once, and caches are what they will be
 

@@ -86,7 +86,6 @@ LOCAL_ONLY: Mapping[str, str] = {
 # time in each batch, and some do harm: they would move a join's filters and narrowed columns below the exchange that it
 # shares with the table itself, and Kafka would be read twice.
 OPTIMIZER_RULES = (
-    "RewriteWithExpression",
     "CombineUnions",
     "CollapseProject",
     "RemoveNoopOperators",

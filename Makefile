@@ -108,6 +108,7 @@ chromium:
 		{ apt-get update -qq && apt-get install -qq --yes --no-install-recommends chromium >/dev/null; } \
 		|| { echo "the page is tested in Chromium: install the package chromium (as root)"; exit 1; }; }
 
-.jars/ready: src/livetables/jvm/jars.sha256 | .venv/ready
+.jars/ready: src/livetables/jvm/jars.sha256 $(wildcard src/livetables/jvm/java/*.java) requirements.lock | .venv/ready
+	@command -v javac >/dev/null || test -x "$$JAVA_HOME/bin/javac" || { echo "two classes are compiled for Spark: install a JDK 17 (openjdk-17-jdk-headless)"; exit 1; }
 	@$(BIN)/python -m livetables.jvm .jars
 	@touch $@

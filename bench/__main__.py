@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,6 +20,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table as ScreenTable
 
+from bench.door import Door
 from bench.load import account, count_records, create_topics, send, steady_accounts, user
 from bench.measure import Run
 from livetables.config import load_config
@@ -33,10 +35,11 @@ WORKLOADS: dict[str, JoinType | None] = {
     "inner": "inner",
     "asof": "asof",
 }
-AIMS_ROWS_PER_S = {"parse": 300_000, "left": 60_000, "natural": 120_000}
 RATE = 1000
 STEADY_USERS = 1000
-SETTLE_SECONDS = 30.0  # until the JVM has compiled what plans a batch
+SETTLE_SECONDS = 20.0  # until the JVM has compiled what real time runs
+BOUNDARY_BATCH_SECONDS, BOUNDARIES = 10, 3
+IDLE_SECONDS = 10.0
 GROWTH_RECORDS = 200_000
 console = Console()
 
@@ -47,6 +50,8 @@ def main() -> None:
     parser.add_argument("--users", type=int, default=100_000)
     parser.add_argument("--accounts", type=int, default=2_000_000)
     parser.add_argument("--seconds", type=float, default=30.0, help="of the steady stream, for each workload")
+    parser.add_argument("--settle", type=float, default=SETTLE_SECONDS, help="seconds of the stream before those")
+    parser.add_argument("--rate", type=int, default=RATE, help="accounts a second of the steady stream")
     parser.add_argument("--max-records-per-batch", type=int, default=default.max_records_per_batch)
     parser.add_argument("--only", nargs="+", choices=[*WORKLOADS, "growth"], default=[*WORKLOADS, "growth"])
     parser.add_argument("--spark", nargs="*", default=[], metavar="NAME=VALUE", help="Spark settings to try")
@@ -54,7 +59,7 @@ def main() -> None:
     arguments = parser.parse_args()
 
     figures: dict[str, Any] = {"cores": os.cpu_count(), "users": arguments.users, "accounts": arguments.accounts}
-    with Broker(heap_megabytes=512) as broker:
+    with Broker(heap_megabytes=512) as broker, Door() as door:
         bootstrap = broker.bootstrap_servers
         fill(bootstrap, "full", arguments.users, arguments.accounts)
         fill(bootstrap, "warm", arguments.users // 5, arguments.accounts // 5)
@@ -63,10 +68,10 @@ def main() -> None:
         try:
             for name in WORKLOADS:
                 if name in arguments.only:
-                    figures[name] = workload(spark, bootstrap, name, arguments)
+                    figures[name] = workload(spark, bootstrap, door, name, arguments)
             show_workloads(figures)
             if "growth" in arguments.only:
-                figures["growth"] = growth(spark, bootstrap, arguments.max_records_per_batch)
+                figures["growth"] = growth(spark, bootstrap, door, arguments.max_records_per_batch)
                 show_growth(figures["growth"])
         finally:
             spark.stop()
@@ -91,61 +96,96 @@ def fill(bootstrap: str, name: str, users: int, accounts: int, versions: int = 1
         send(bootstrap, f"{name}-account", owned, lambda sent: advance_to(users * versions + sent))
 
 
-def workload(spark: SparkSession, bootstrap: str, name: str, arguments: argparse.Namespace) -> dict[str, float]:
+def workload(
+    spark: SparkSession, bootstrap: str, door: Door, name: str, arguments: argparse.Namespace
+) -> dict[str, Any]:
     join = WORKLOADS[name]
-    backlog_seconds(spark, bootstrap, "warm", join, arguments.max_records_per_batch, f"{name}: warming up")
+    limit = arguments.max_records_per_batch
+    backlog_seconds(spark, bootstrap, door, "warm", join, limit, f"{name}: warming up")
     accounts = count_records(bootstrap, "full-account")
-    with Run(spark, preset("full", join), bootstrap, arguments.max_records_per_batch) as run:
+    with Run(spark, preset("full", join), bootstrap, limit, door) as run:
         records = accounts + count_records(bootstrap, "full-user")
         with bar(f"{name}: backlog", records) as advance_to:
             seconds = run.backlog_seconds(records, advance_to)
-        with steady_accounts(bootstrap, "full-account", RATE, STEADY_USERS):
-            console.print(f"{name}: {RATE:,} rows/s for {SETTLE_SECONDS + arguments.seconds:.0f} s")
-            latency = run.latency(SETTLE_SECONDS, arguments.seconds)
-    return {
-        "backlog_rows_per_s": round(accounts / seconds),
-        "p50_ms": round(latency.p50_ms),
-        "p99_ms": round(latency.p99_ms),
-        "samples": latency.samples,
-    }
+        switch_seconds = run.real_time()
+        figures: dict[str, Any] = {"backlog_rows_per_s": round(accounts / seconds)}
+        figures["switch_ms"] = round(switch_seconds * 1000)
+        with steady_accounts(bootstrap, "full-account", arguments.rate, STEADY_USERS):
+            console.print(f"{name}: {arguments.rate:,} rows/s for {arguments.settle + arguments.seconds:.0f} s")
+            figures |= rounded(run.latency(arguments.settle, arguments.seconds))
+        idle = idle_cores(jvm_of(spark))
+        run.real_time(BOUNDARY_BATCH_SECONDS)
+        with steady_accounts(bootstrap, "full-account", arguments.rate, STEADY_USERS):
+            console.print(f"{name}: batches of {BOUNDARY_BATCH_SECONDS} s, {BOUNDARIES} boundaries")
+            boundary = run.latency(arguments.settle / 2, BOUNDARY_BATCH_SECONDS * BOUNDARIES)
+        return {**figures, "boundary_max_ms": round(boundary["p100_ms"]), "idle_cores": round(idle, 3)}
+
+
+def rounded(figures: dict[str, Any]) -> dict[str, Any]:
+    return {name: round(figures[name]) for name in ("p50_ms", "p90_ms", "p99_ms", "p100_ms", "samples")}
+
+
+def jvm_of(spark: SparkSession) -> int:
+    """The process of the driver's JVM."""
+    jvm = spark._jvm
+    assert jvm is not None
+    return int(jvm.java.lang.ProcessHandle.current().pid())
+
+
+def idle_cores(pid: int) -> float:
+    """How many cores a process takes while no records come."""
+
+    def cpu_seconds() -> float:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    time.sleep(IDLE_SECONDS / 4)
+    before = cpu_seconds()
+    time.sleep(IDLE_SECONDS)
+    return (cpu_seconds() - before) / IDLE_SECONDS
 
 
 def backlog_seconds(
-    spark: SparkSession, bootstrap: str, name: str, join: JoinType | None, max_records_per_batch: int, title: str
+    spark: SparkSession,
+    bootstrap: str,
+    door: Door,
+    name: str,
+    join: JoinType | None,
+    max_records_per_batch: int,
+    title: str,
 ) -> float:
     records = count_records(bootstrap, f"{name}-user") + count_records(bootstrap, f"{name}-account")
-    with Run(spark, preset(name, join), bootstrap, max_records_per_batch) as run, bar(title, records) as advance_to:
+    with (
+        Run(spark, preset(name, join), bootstrap, max_records_per_batch, door) as run,
+        bar(title, records) as advance_to,
+    ):
         return run.backlog_seconds(records, advance_to)
 
 
-def growth(spark: SparkSession, bootstrap: str, max_records_per_batch: int) -> dict[str, dict[int, float]]:
+def growth(spark: SparkSession, bootstrap: str, door: Door, max_records_per_batch: int) -> dict[str, dict[int, float]]:
     """Microseconds a record, by what the join's cost may depend on."""
     result: dict[str, dict[int, float]] = {"natural by accounts a user": {}, "asof by versions a user": {}}
     for accounts_a_user in (10, 100, 1000):
         name = f"accounts-{accounts_a_user}"
         fill(bootstrap, name, GROWTH_RECORDS // accounts_a_user, GROWTH_RECORDS)
-        seconds = backlog_seconds(spark, bootstrap, name, "natural", max_records_per_batch, f"natural: {name}")
+        seconds = backlog_seconds(spark, bootstrap, door, name, "natural", max_records_per_batch, f"natural: {name}")
         result["natural by accounts a user"][accounts_a_user] = seconds / GROWTH_RECORDS * 1e6
     for versions in (1, 3, 10, 30):
         name = f"versions-{versions}"
         fill(bootstrap, name, 1000, GROWTH_RECORDS // 4, versions)
-        seconds = backlog_seconds(spark, bootstrap, name, "asof", max_records_per_batch, f"asof: {name}")
+        seconds = backlog_seconds(spark, bootstrap, door, name, "asof", max_records_per_batch, f"asof: {name}")
         result["asof by versions a user"][versions] = seconds / (GROWTH_RECORDS // 4) * 1e6
     return result
 
 
 def show_workloads(figures: dict[str, Any]) -> None:
-    shown = ScreenTable(title="pipeline alone, from Kafka's timestamp to the sink", title_justify="left")
-    for heading in ("workload", "backlog rows/s", "of parse", "of aim", "p50 ms", "p99 ms"):
+    shown = ScreenTable(title="pipeline alone, from Kafka's timestamp to the server's door", title_justify="left")
+    columns = ("backlog_rows_per_s", "p50_ms", "p90_ms", "p99_ms", "p100_ms", "boundary_max_ms", "idle_cores")
+    for heading in ("workload", "backlog/s", "p50 ms", "p90", "p99", "max", "max with boundaries", "idle cores"):
         shown.add_column(heading, justify="left" if heading == "workload" else "right")
-    parse_rate = figures.get("parse", {}).get("backlog_rows_per_s")
     for name in WORKLOADS:
         if name in figures:
-            row = figures[name]
-            rate = row["backlog_rows_per_s"]
-            of_parse = f"{rate / parse_rate:.2f}" if parse_rate else ""
-            of_aim = f"{rate / AIMS_ROWS_PER_S[name]:.2f}" if name in AIMS_ROWS_PER_S else ""
-            shown.add_row(name, f"{rate:,}", of_parse, of_aim, str(row["p50_ms"]), str(row["p99_ms"]))
+            shown.add_row(name, *(f"{figures[name][column]:,}" for column in columns))
     console.print(shown)
 
 

@@ -1,107 +1,51 @@
-"""Runs a generation into a sink that only measures: how fast a backlog goes through, how old rows are on arrival."""
+"""Runs a generation into a door that only measures: how fast a backlog goes through, how old records are on arrival."""
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from collections.abc import Callable
+from typing import Any
 
-import numpy as np
-import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from livetables.change import Batch, TableShape
-from livetables.pipeline.query import start_generation
+from bench.door import Door
+from livetables.pipeline.modes import Mode
+from livetables.pipeline.query import Target, start_generation
 from livetables.spec import GenerationSpec
 
-SOURCE_TABLES = ("users_ui", "accounts_ui")
 WAIT_SECONDS = 900.0
-
-
-@dataclass
-class MeasuringSink:
-    """Counts records and, after `sample_from`, the time from each new account's Kafka timestamp to its arrival here."""
-
-    records: int = 0
-    rows: int = 0
-    latencies_ms: list[np.ndarray] = field(default_factory=list)
-    sample_from: datetime | None = None
-    arrived: threading.Condition = field(default_factory=threading.Condition)
-
-    def begin(self, generation: str, shapes: Sequence[TableShape]) -> None:
-        """Nothing is kept."""
-
-    def put(self, batch: Batch) -> None:
-        now = np.datetime64(datetime.now(tz=UTC).replace(tzinfo=None), "us")
-        sources = [changes for changes in batch.changes if changes.table in SOURCE_TABLES]
-        views = [changes for changes in batch.changes if changes.table not in SOURCE_TABLES]
-        for changes in views or sources:
-            self._sample(changes.upserts, now)
-        with self.arrived:
-            self.records += sum(changes.upserts.num_rows for changes in sources)
-            self.rows += sum(changes.upserts.num_rows for changes in views)
-            self.arrived.notify_all()
-
-    def publish(self, generation: str) -> None:
-        """Nothing is shown."""
-
-    def drop(self, generation: str) -> None:
-        """Nothing was kept."""
-
-    def _sample(self, upserts: pa.Table, now: np.datetime64) -> None:
-        column = "accounts_ts" if "accounts_ts" in upserts.column_names else "ts"
-        if self.sample_from is not None:
-            times = upserts[column].drop_null().to_numpy().astype("datetime64[us]")
-            fresh = times[times >= np.datetime64(self.sample_from.replace(tzinfo=None), "us")]
-            self.latencies_ms.append((now - fresh) / np.timedelta64(1, "ms"))
-
-    def wait_for(self, records: int, query: StreamingQuery, progress: Callable[[int], None]) -> None:
-        deadline = time.monotonic() + WAIT_SECONDS
-        while self.records < records:
-            with self.arrived:
-                self.arrived.wait(1.0)
-            progress(self.records)
-            if (failure := query.exception()) is not None:
-                raise failure
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"{self.records:,} of {records:,} records after {WAIT_SECONDS:.0f} s")
-
-
-@dataclass(frozen=True)
-class Percentiles:
-    p50_ms: float
-    p99_ms: float
-    samples: int
+POLL_SECONDS = 0.05
+RUNS = itertools.count(1)
 
 
 class Run:
     """One generation from its start, with a checkpoint of its own that is removed with it."""
 
     def __init__(
-        self,
-        spark: SparkSession,
-        spec: GenerationSpec,
-        bootstrap: str,
-        max_records_per_batch: int,
-        sink: MeasuringSink | None = None,
-        generation: str = "bench",
+        self, spark: SparkSession, spec: GenerationSpec, bootstrap: str, max_records_per_batch: int, door: Door
     ) -> None:
-        self.sink = sink or MeasuringSink()
+        self._spark, self._spec, self._bootstrap, self._door = spark, spec, bootstrap, door
+        self._max_records_per_batch = max_records_per_batch
         self._checkpoint = tempfile.mkdtemp(prefix="livetables-bench-")
         self._begin = time.monotonic()
-        self.query = start_generation(
-            spark,
-            spec,
-            generation=generation,
-            kafka_properties={"bootstrap.servers": bootstrap},
+        door.get("/reset")
+        self.query = self._started("micro_batch", 300)
+
+    def _started(self, mode: Mode, batch_seconds: int) -> StreamingQuery:
+        return start_generation(
+            self._spark,
+            self._spec,
+            generation="bench",
+            kafka_properties={"bootstrap.servers": self._bootstrap},
             checkpoint=self._checkpoint,
-            sink=self.sink,
-            max_records_per_batch=max_records_per_batch,
+            target=Target(self._door.url, "none", next(RUNS)),
+            mode=mode,
+            max_records_per_batch=self._max_records_per_batch,
+            batch_seconds=batch_seconds,
         )
 
     def __enter__(self) -> Run:
@@ -113,15 +57,30 @@ class Run:
 
     def backlog_seconds(self, records: int, progress: Callable[[int], None]) -> float:
         """How long it takes from the start until all records of the backlog, and their joined rows, have arrived."""
-        self.sink.wait_for(records, self.query, progress)
-        return time.monotonic() - self._begin
+        deadline = time.monotonic() + WAIT_SECONDS
+        while (done := self._door.get()["records"]) < records:
+            progress(done)
+            if (failure := self.query.exception()) is not None:
+                raise failure
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{done:,} of {records:,} records after {WAIT_SECONDS:.0f} s")
+            time.sleep(POLL_SECONDS)
+        seconds = time.monotonic() - self._begin
+        self.query.processAllAvailable()  # its last batch is committed after its records have arrived
+        return seconds
 
-    def latency(self, settle_seconds: float, seconds: float) -> Percentiles:
-        """From Kafka's timestamp to the sink, for what is sent from `settle_seconds` on."""
+    def real_time(self, batch_seconds: int = 300) -> float:
+        """Go on in real time; how many seconds the change took."""
+        begin = time.monotonic()
+        self.query.stop()
+        self.query = self._started("real_time", batch_seconds)
+        return time.monotonic() - begin
+
+    def latency(self, settle_seconds: float, seconds: float) -> dict[str, Any]:
+        """From Kafka's timestamp to the door, for what comes from `settle_seconds` on."""
         time.sleep(settle_seconds)
-        self.sink.sample_from = datetime.now(tz=UTC)
+        self._door.get("/sample")
         time.sleep(seconds)
-        samples = np.concatenate(self.sink.latencies_ms)
-        self.sink.sample_from = None
-        self.sink.latencies_ms = []
-        return Percentiles(float(np.percentile(samples, 50)), float(np.percentile(samples, 99)), len(samples))
+        if (failure := self.query.exception()) is not None:
+            raise failure
+        return self._door.get()

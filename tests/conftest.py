@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from livetables.pipeline.session import start_session
 from livetables.up.broker import Broker
+from tests.support.server import ServerProcess
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -24,6 +25,13 @@ def pytest_configure(config: pytest.Config) -> None:
 def broker() -> Iterator[Broker]:
     """A running Kafka, for tests that do not harm it; each uses topics of its own (`unique_topic`)."""
     with Broker() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A running table server, for tests that do not harm it; each has a generation of its own."""
+    with ServerProcess(tmp_path_factory.mktemp("server")) as running:
         yield running
 
 

@@ -155,7 +155,7 @@ def test_a_joined_column_that_both_sides_have_carries_the_right_tables_name() ->
 
 def test_the_pipeline_has_defaults() -> None:
     assert load_config(None, {}).pipeline == PipelineConfig(
-        "local[*]", 2048, None, ".livetables/checkpoints", 200_000, "grpc://127.0.0.1:8766", {}
+        "local[*]", 2048, 2, ".livetables/checkpoints", 200_000, 300, "grpc://127.0.0.1:8766", {}
     )
 
 

@@ -15,9 +15,11 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 PURE = (
     "spec.py",
     "change.py",
+    "dead_letter.py",
     "errors.py",
     "control/resolve.py",
     "control/generation.py",
+    "server/frames.py",
     "server/viewport.py",
     "server/protocol.py",
     "server/logins.py",

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 import pytest
 import yaml  # type: ignore[import-untyped]
 from prometheus_client.parser import text_string_to_metric_families
 
+from livetables.wire import encode_part
 from tests.server.test_metrics import fed, read
-from tests.support.server import ServerProcess
+from tests.support.frames import SHAPES, Operator, Record, marks_of, part
+from tests.support.server import TOKEN, ServerProcess
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
 WORDS = {"by", "without", "on", "ignoring", "and", "or", "unless", "bool", "offset", "group_left", "group_right"}
@@ -56,10 +60,24 @@ def alerts() -> list[dict[str, Any]]:
     return rules
 
 
+def framed(server: ServerProcess) -> None:
+    """A published generation with a frame of the pipeline's writers."""
+    sink = server.sink()
+    url = sink.begin("framed", SHAPES)
+    sink.publish("framed")
+    sink.close()
+    record = Record("users", 0, 1, "a", 1)
+    body = encode_part(replace(part(Operator().process(record), marks_of([record])), generation="framed"))
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    with urlopen(Request(f"{url}/api/frames", body, headers), timeout=30) as answer:  # noqa: S310
+        assert answer.status == 200
+
+
 @pytest.fixture(scope="module")
 def exposed(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     """The names of all samples of a server that was fed and read."""
     with ServerProcess(tmp_path_factory.mktemp("server")) as server:
+        framed(server)
         fed(server)
         read(server)
         families = list(text_string_to_metric_families(server.get("/metrics")))
@@ -94,8 +112,8 @@ def test_the_dashboard_can_be_imported_with_any_datasource() -> None:
     for panel in panels():
         assert panel["description"]
         assert panel["fieldConfig"]["defaults"]["unit"]
-        for part in (panel, *panel["targets"]):
-            assert part["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+        for each in (panel, *panel["targets"]):
+            assert each["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
     ids = [panel["id"] for panel in dashboard()["panels"]]
     assert len(ids) == len(set(ids))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -10,7 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from livetables.change import Batch, TableChanges, TableShape
-from livetables.wire import decode_batch, decode_shape, decode_shapes, encode_batch, encode_shape, encode_shapes
+from livetables.wire import (
+    FramePart,
+    FrameStream,
+    decode_batch,
+    decode_part,
+    decode_shape,
+    decode_shapes,
+    encode_batch,
+    encode_part,
+    encode_shape,
+    encode_shapes,
+)
 
 SCHEMA = pa.schema(
     [
@@ -84,6 +96,8 @@ def test_the_arrow_data_is_aligned() -> None:
         TableShape("t", SCHEMA, ("id",)),
         TableShape("t", SCHEMA, ("id", "name"), version=("at", "id"), aliases=("user", "ünique")),
         TableShape("log", SCHEMA, ("id",), appends=True),
+        TableShape("t", SCHEMA, ("id",), sources=("t",), scope="name", topic="topic"),
+        TableShape("v", SCHEMA, ("id",), sources=("a", "b"), scope="name", join="left"),
     ],
 )
 def test_a_shape_is_the_same_after_the_wire(shape: TableShape) -> None:
@@ -100,3 +114,27 @@ def test_what_is_cut_off_is_an_error(cut: int) -> None:
     data = encode_batch(Batch("g", 0, (TableChanges("t", pa.Table.from_pylist([ROW] * 9, SCHEMA), pa.table({})),)))
     with pytest.raises((ValueError, IndexError, OSError)):
         decode_batch(data[:cut])
+
+
+@given(
+    names,
+    st.lists(st.tuples(names, st.sampled_from(["rows", "removed", "unknown"]), rows), max_size=3),
+    st.dictionaries(
+        names,
+        st.dictionaries(st.text(max_size=5), st.dictionaries(st.integers(0, 2**19 - 1), st.integers(0, 2**44 - 1))),
+        max_size=3,
+    ),
+)
+def test_a_part_of_a_frame_is_the_same_after_the_wire(
+    name: str, tables: list[tuple[str, Any, list[object]]], marks: dict[str, dict[str, dict[int, int]]]
+) -> None:
+    streams = tuple(
+        FrameStream.of(table, kind, pa.Table.from_pylist(each, schema=SCHEMA)) for table, kind, each in tables
+    )
+    part = FramePart(name, 3_000_001, 0, "an attempt", 17, 0, True, 1_763_340_000_000, streams, marks)
+    data = encode_part(part)
+    assert decode_part(data) == part
+    assert [stream.rows().num_rows for stream in decode_part(pa.py_buffer(data)).streams] == [
+        len(each) for _, _, each in tables
+    ]
+    assert (8 + int.from_bytes(data[:8], "little")) % 64 == 0

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from livetables.errors import SinkError
+from livetables.spec import JoinType
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,9 @@ class TableShape:
     """A table as readers know it. A key column may be null: null is a value like any other there.
 
     A table that `appends` gets no key twice: nobody has to look for the row that a new one replaces.
+
+    `sources` are the tables whose records make a row: of a topic's table itself, of a view its left and its right.
+    `scope` names the marks that count for it (see `livetables.server.frames`): of a view the column that it joins on.
     """
 
     name: str
@@ -31,6 +35,10 @@ class TableShape:
     version: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
     appends: bool = False
+    sources: tuple[str, ...] = ()
+    scope: str = ""
+    join: JoinType | None = None  # of a view
+    topic: str | None = None  # of a topic's table
 
     @property
     def key_schema(self) -> pa.Schema:

@@ -32,6 +32,7 @@ PIPELINE_KEYS: tuple[str, ...] = (
     "shuffle_partitions",
     "checkpoint_directory",
     "max_records_per_batch",
+    "batch_seconds",
     "server",
     "server_ca",
 )
@@ -58,6 +59,7 @@ NUMBERS = (
     "driver_memory_megabytes",
     "shuffle_partitions",
     "max_records_per_batch",
+    "batch_seconds",
     "lookback_seconds",
     "port",
     "flight_port",
@@ -71,6 +73,7 @@ NOT_SETTINGS = ("LIVETABLES_JARS", "LIVETABLES_TOKEN", "LIVETABLES_CONFIG")
 ORIGIN = re.compile(r"https?://[^\s/?#@*]+")
 FLIGHT_ADDRESS = re.compile(r"grpc(\+tls)?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):(?P<port>[1-9][0-9]{0,4})")
 LEAST_MEMORY_MEGABYTES = 64
+LEAST_BATCH_SECONDS = 5  # Spark takes no less
 REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
 
 
@@ -80,9 +83,10 @@ class PipelineConfig:
 
     master: str = "local[*]"
     driver_memory_megabytes: int = 2048
-    shuffle_partitions: int | None = None  # None: one per core
+    shuffle_partitions: int = 2  # that join and write; fixed for a generation's life, so another number builds anew
     checkpoint_directory: str = ".livetables/checkpoints"  # a path, or the URL of storage that all executors share
-    max_records_per_batch: int = 200_000
+    max_records_per_batch: int = 200_000  # of a backlog
+    batch_seconds: int = 300  # in real time, between two checkpoints: what a crash reads again
     server: str = "grpc://127.0.0.1:8766"  # the table server's Flight door; grpc+tls:// if it is encrypted
     spark: Mapping[str, str] = field(default_factory=dict)  # further Spark settings, passed as they are
     server_ca: str | None = None  # the file of certificates that vouch for the server's; see `server_ca`
@@ -350,6 +354,7 @@ def _pipeline(section: Section, directory: Path) -> PipelineConfig:
         shuffle_partitions=section.count("shuffle_partitions", default.shuffle_partitions),
         checkpoint_directory=section.text("checkpoint_directory", default.checkpoint_directory),
         max_records_per_batch=section.count("max_records_per_batch", default.max_records_per_batch),
+        batch_seconds=section.count("batch_seconds", default.batch_seconds, LEAST_BATCH_SECONDS),
         server=section.text("server", default.server),
         spark=section.section("spark").properties(),
         server_ca=_file(section, "server_ca", directory),

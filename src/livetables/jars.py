@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from livetables.errors import SetupError
+from livetables.jvm.engine import JDK_CURE, compiled_engine
 from livetables.jvm.fetch import JarKind, fetch, is_complete, list_digest
 
 JARS_VARIABLE = "LIVETABLES_JARS"
@@ -34,11 +35,25 @@ def jar_directory(kind: JarKind, say: Callable[[str], None] = _tell) -> Path:
         return directory
     if _has_jars(CHECKOUT / ".jars" / kind):
         return CHECKOUT / ".jars" / kind
-    root = _cache() / "livetables" / "jars" / list_digest()
+    root = _cached()
     if is_complete(kind, root / kind):
         return root / kind
     java_executable()  # Maven needs it too, and tells it less well
     return fetch(kind, root, say)
+
+
+def engine_jar(say: Callable[[str], None] = _tell) -> Path:
+    """The jar with the classes that Spark runs for every record, beside the other jars, compiled if need be."""
+    return compiled_engine(_root(), java_compiler, say)
+
+
+def java_compiler() -> str:
+    """The `javac` to use: the one of $JAVA_HOME if that is set, else the first on the PATH."""
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which("javac", path=str(Path(home) / "bin")) if home else shutil.which("javac")
+    if found is None:
+        raise SetupError("there is no Java compiler (javac): this Java is a JRE, or there is none", JDK_CURE)
+    return found
 
 
 def java_executable() -> str:
@@ -59,6 +74,18 @@ def java_executable() -> str:
             "install Java 17 (openjdk-17-jre-headless), or set JAVA_HOME to where it is",
         )
     return found
+
+
+def _root() -> Path:
+    """Where the jars of this installation are."""
+    if configured := os.environ.get(JARS_VARIABLE):
+        return Path(configured)
+    in_checkout = CHECKOUT / ".jars"
+    return in_checkout if _has_jars(in_checkout / "spark") else _cached()
+
+
+def _cached() -> Path:
+    return _cache() / "livetables" / "jars" / list_digest()
 
 
 def _cache() -> Path:

@@ -1,4 +1,4 @@
-"""What goes between the pipeline, the server and Python: batches and shapes as bytes, and what they tell beside.
+"""What goes between the pipeline, the server and Python: batches, frames and shapes as bytes, and reports.
 
 Bytes are the length of a header, the header in JSON, and Arrow IPC streams. A table's changes, as clients get them, are
 an Arrow stream with a header in its schema's metadata.
@@ -9,20 +9,38 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, get_args
 
 import pyarrow as pa
 
 from livetables.change import Batch, TableChanges, TableShape
+from livetables.spec import OFFSET_BITS
 
 LENGTH = struct.Struct("<Q")
-NO_BATCH = -1  # the sequence of a generation before its first batch
+NO_BATCH = -1  # the sequence of a generation before its first commit
 DELETED = "_deleted"  # the column of changes that tells whether a row is gone
 HEADER = b"livetables"  # where a schema's metadata has the header
 
-# Of a batch in the pipeline, in order; `deliver` is the way to the server, its commit, and its answer.
-Phase = Literal["offsets", "planning", "log", "collect", "changelog", "deliver", "commit"]
+
+StreamKind = Literal["rows", "removed", "unknown"]
+STREAM_KINDS: tuple[StreamKind, ...] = get_args(StreamKind)
+PARTITIONS_MAX = 1 << (63 - OFFSET_BITS)  # more do not fit into a record's id
+
+PART_FIELDS: Mapping[str, type] = {
+    "generation": str,
+    "run": int,
+    "writer": int,
+    "attempt": str,
+    "frame": int,
+    "part": int,
+    "commit": bool,
+    "sent_ms": int,
+    "epoch": int,
+    "end": bool,
+}
+
+Marks = Mapping[str, Mapping[str, Mapping[int, int]]]  # by source table, scope and Kafka partition: highest offset
 
 
 @dataclass(frozen=True)
@@ -35,21 +53,13 @@ class SourceReport:
 
 
 @dataclass(frozen=True)
-class BatchTimes:
-    """What a batch took in the pipeline: all of it, and its phases."""
-
-    seconds: float
-    phases: Mapping[Phase, float]
-
-
-@dataclass(frozen=True)
 class PipelineReport:
     """How a pipeline as a whole fares."""
 
     started: float  # in seconds since 1970
     query_restarts: int  # since then
     generations: Mapping[str, int]  # by state, all that ever were
-    batches: Sequence[BatchTimes] = ()  # since the report before
+    modes: Mapping[str, str] = field(default_factory=dict)  # by generation that runs: micro_batch or real_time
     spark_ui: str | None = None  # where it is, if there is one
 
 
@@ -71,7 +81,7 @@ class Receipt:
 
 
 class Place(NamedTuple):
-    """A state of a table to go on from: that after batch `sequence` of a generation.
+    """A state of a table to go on from: that after commit `sequence` of a generation.
 
     A generation that is built anew may get the name of one that was lost: when it was `begun` tells them apart.
     """
@@ -99,6 +109,73 @@ class ChangesHeader:
         told = json.loads(schema.metadata[HEADER])
         place = Place(told["generation"], told["sequence"], told["begun"])
         return cls(told["table"], place, told["is_snapshot"], tuple(told["key"]))
+
+
+@dataclass(frozen=True)
+class FrameStream:
+    """Rows of a frame, for one table."""
+
+    table: str
+    kind: StreamKind
+    data: pa.Buffer
+
+    @classmethod
+    def of(cls, table: str, kind: StreamKind, rows: pa.Table) -> FrameStream:
+        return cls(table, kind, pa.py_buffer(_ipc(rows)))
+
+    def rows(self) -> pa.Table:
+        return pa.ipc.open_stream(self.data).read_all()
+
+
+@dataclass(frozen=True)
+class FramePart:
+    """What a writer of the pipeline sends at once: a frame, or a part of one.
+
+    The part with `commit` is the last of its frame: all parts are applied together, with its marks.
+    """
+
+    generation: str
+    run: int  # grows with each start of the query, and with each pipeline: older ones are refused
+    writer: int
+    attempt: str  # another one for each opening of the writer
+    frame: int  # from 0 in an attempt
+    part: int  # from 0 in a frame
+    commit: bool
+    sent_ms: int
+    streams: tuple[FrameStream, ...]
+    marks: Marks
+    epoch: int = 0  # the number of the batch that Spark runs
+    end: bool = False  # whether it is the last that this writer sends of that batch
+
+
+def encode_part(part: FramePart) -> bytes:
+    header = {
+        **{name: getattr(part, name) for name in PART_FIELDS},
+        "streams": [{"table": stream.table, "kind": stream.kind} for stream in part.streams],
+        "lengths": [stream.data.size for stream in part.streams],
+        "marks": part.marks,
+    }
+    return b"".join([_header(header), *(stream.data for stream in part.streams)])
+
+
+def decode_part(data: bytes | pa.Buffer) -> FramePart:
+    """Take the header apart; the streams are not looked into."""
+    header, buffers = _parts(data)
+    for name, kind in PART_FIELDS.items():
+        if type(header[name]) is not kind or (kind is int and header[name] < 0):
+            raise ValueError(f"{name} is {header[name]!r}")
+    streams = [
+        FrameStream(each["table"], _kind(each["kind"]), buffer)
+        for each, buffer in zip(header["streams"], buffers, strict=True)
+    ]
+    marks = {
+        source: {
+            scope: {_partition(partition): _offset(offset) for partition, offset in offsets.items()}
+            for scope, offsets in scopes.items()
+        }
+        for source, scopes in header["marks"].items()
+    }
+    return FramePart(**{name: header[name] for name in PART_FIELDS}, streams=tuple(streams), marks=marks)
 
 
 def encode_batch(batch: Batch) -> bytes:
@@ -144,6 +221,10 @@ def encode_shape(shape: TableShape) -> bytes:
         "version": shape.version,
         "aliases": shape.aliases,
         "appends": shape.appends,
+        "sources": shape.sources,
+        "scope": shape.scope,
+        "join": shape.join,
+        "topic": shape.topic,
     }
     stream = _ipc(shape.schema.empty_table())
     return b"".join([_header({**header, "lengths": [len(stream)]}), stream])
@@ -158,7 +239,30 @@ def decode_shape(data: bytes | pa.Buffer) -> TableShape:
         tuple(header["version"]),
         tuple(header["aliases"]),
         header["appends"],
+        tuple(header["sources"]),
+        header["scope"],
+        header["join"],
+        header["topic"],
     )
+
+
+def _kind(value: Any) -> StreamKind:
+    if value not in STREAM_KINDS:
+        raise ValueError(f"there is no kind of stream {value!r}")
+    kind: StreamKind = value
+    return kind
+
+
+def _partition(value: str) -> int:
+    if not (value.isascii() and value.isdecimal() and int(value) < PARTITIONS_MAX):
+        raise ValueError(f"{value!r} is no partition")
+    return int(value)
+
+
+def _offset(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 1 << OFFSET_BITS:
+        raise ValueError(f"{value!r} is no offset")
+    return value
 
 
 def _header(header: dict[str, Any]) -> bytes:

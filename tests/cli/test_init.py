@@ -13,11 +13,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from livetables.config import load_config
-from livetables.pipeline.sink import MemorySink
 from livetables.up.broker import Broker
 from tests.support.kafka import Record, create_topic, produce, unique_topic
-from tests.support.pipeline import GENERATION, start
-from tests.support.server import free_port
+from tests.support.pipeline import Engine
+from tests.support.server import ServerProcess, free_port
 from tests.support.up import COMMAND, WAIT_SECONDS, clean_environment
 
 NOON_MS = 1_700_000_000_000
@@ -145,7 +144,7 @@ def test_in_a_terminal_nothing_is_a_broker_of_its_own(tmp_path: Path) -> None:
 @pytest.mark.kafka
 @pytest.mark.spark
 def test_what_is_written_for_topics_passes_doctor_and_takes_every_record(
-    spark: SparkSession, broker: Broker, tmp_path: Path
+    spark: SparkSession, broker: Broker, server: ServerProcess, tmp_path: Path
 ) -> None:
     customers, orders = filled_topics(broker)
     done = run(tmp_path, "init", "--bootstrap-servers", broker.bootstrap_servers, "--topic", customers, orders)
@@ -173,14 +172,11 @@ def test_what_is_written_for_topics_passes_doctor_and_takes_every_record(
     assert "of the last 10, 10 are rows" in doctor.stdout
     assert "dead letters" not in doctor.stdout
 
-    sink = MemorySink()
-    query = start(spark, spec, broker.bootstrap_servers, tmp_path / "checkpoint", sink)
-    try:
-        query.processAllAvailable()
-    finally:
-        query.stop()
-    assert sink.rows("dead_letters", GENERATION) == []
-    assert [len(sink.rows(name, GENERATION)) for name in (left.publish, right.publish, "final_ui")] == [4, 10, 8]
+    with Engine(spark, server, spec, broker.bootstrap_servers, tmp_path / "checkpoint") as engine:
+        engine.start("micro_batch")
+        engine.finish()
+        assert engine.rows("dead_letters") == []
+        assert [len(engine.rows(name)) for name in (left.publish, right.publish, "final_ui")] == [4, 10, 8]
 
 
 @pytest.mark.kafka

@@ -1,25 +1,13 @@
-"""What a pipeline tells Spark about the directory it works in. `make chaos` runs one where the path is long."""
+"""Where a pipeline lets Spark keep its working files."""
 
 from __future__ import annotations
 
-import socket
-import uuid
 from pathlib import Path
-
-import pytest
 
 from livetables.control.run import _local_settings
 
-SOCKETS = "spark.python.unix.domain.socket.enabled"
 
-
-def test_spark_uses_unix_sockets_where_their_path_is_short_enough() -> None:
-    longest = Path("/").joinpath("d" * 59)
-    assert SOCKETS not in _local_settings(longest)
-    with socket.socket(socket.AF_UNIX) as listener, pytest.raises(FileNotFoundError):  # and not "path too long"
-        listener.bind(str(longest / f".{uuid.uuid4()}.sock"))
-
-
-@pytest.mark.parametrize("name", ["d" * 60, "ü" * 30], ids=["letters", "bytes"])
-def test_spark_does_without_unix_sockets_where_their_path_is_too_long(name: str) -> None:
-    assert _local_settings(Path("/").joinpath(name))[SOCKETS] == "false"
+def test_spark_works_in_the_pipelines_own_directory() -> None:
+    settings = _local_settings(Path("/var/lib/livetables/spark"))
+    assert settings["spark.local.dir"] == "/var/lib/livetables/spark"
+    assert "-Djava.io.tmpdir=/var/lib/livetables/spark" in settings["spark.driver.extraJavaOptions"]

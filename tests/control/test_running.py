@@ -14,6 +14,7 @@ from livetables.config import load_config
 from livetables.control.resolve import Wanted
 from livetables.control.running import Ground, RunningGeneration
 from livetables.pipeline.checkpoints import Checkpoints
+from livetables.pipeline.plan import shapes
 from livetables.up.broker import Broker
 from tests.support.kafka import wait_until
 from tests.support.pipeline import Stage, random_records
@@ -37,7 +38,8 @@ def test_what_fails_in_a_batch_is_told_by_its_root_cause(spark: SparkSession, br
         ground = Ground(spark, load_config(None, settings), TOKEN, checkpoints)
         generation = RunningGeneration(ground, GENERATION, Wanted(dict(stage.topics.items()), "left"), {})
         try:
-            generation.start()
+            url = ground.sink().begin(GENERATION, shapes(generation.spec))
+            generation.start(url)
             wait_until(generation.is_working, "the first batch")
             generation.stop()
             for part in Path(checkpoints.path(GENERATION)).glob("state/0/[0-9]*"):  # as the tasks of a batch will find
@@ -45,7 +47,7 @@ def test_what_fails_in_a_batch_is_told_by_its_root_cause(spark: SparkSession, br
             stage.send(random_records(random.Random(4), 20))
             threads = threading.active_count()
             for _ in range(TRIES):
-                generation.start()
+                generation.start(url)
                 wait_until(generation.has_died, "the query dies")
                 generation.bury()
                 told = generation.trouble or ""

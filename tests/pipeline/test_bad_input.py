@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from livetables.pipeline.modes import Mode
 from livetables.up.broker import Broker
 from tests.support.oracle import Side
-from tests.support.pipeline import GENERATION, CheckingSink, Stage
+from tests.support.pipeline import Stage
+from tests.support.server import ServerProcess
 
 # What is sent to the users' topic, and what the reason must say about it.
 BROKEN: list[tuple[bytes | None, str]] = [
@@ -55,29 +58,38 @@ GOOD: list[tuple[bytes, list[str]]] = [
 ]
 
 
+MODES: list[Mode] = ["micro_batch", "real_time"]
+
+
+def unknown_fields(server: ServerProcess) -> Counter[str]:
+    """The fields of users that are not columns, as the server has counted them since its start."""
+    counted = json.loads(server.get("/api/status"))["unknown_fields"]
+    return Counter({each["field"]: each["records"] for each in counted if each["table"] == "users"})
+
+
 @pytest.mark.spark
 @pytest.mark.kafka
-def test_ten_thousand_records_half_of_them_broken(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", MODES)
+def test_ten_thousand_records_half_of_them_broken(
+    spark: SparkSession, broker: Broker, server: ServerProcess, tmp_path: Path, mode: Mode
+) -> None:
     stage = Stage.open(broker.bootstrap_servers)
     records: list[tuple[Side, int, int, bytes | None]] = []
     for number in range(5000):
         broken, good = BROKEN[number % len(BROKEN)][0], GOOD[number % len(GOOD)][0]
         records += [("users", number % 2, number + 1, broken), ("users", number % 2, number + 1, good)]
     stage.send(records)
-    sink = CheckingSink()
-    query = stage.start(spark, ["left"], tmp_path, sink, max_records=3000)
-    try:
-        query.processAllAvailable()
-        assert query.isActive
+    counted_before = unknown_fields(server)
+    with stage.engine(spark, server, ["left"], tmp_path) as engine:
+        engine.start(mode, max_records=3000)
+        engine.settle(10_000)
         stage.send([("users", 0, 1, b'{"userId":"after"}'), ("accounts", 0, 1, b'{"userId":"after"}')])
-        query.processAllAvailable()
-    finally:
-        query.stop()
+        engine.settle(10_002)
 
-    assert stage.differences(sink, ["left"]) == {}
-    assert len(sink.rows("users_ui", GENERATION)) == 5001
-    letters = sink.rows("dead_letters", GENERATION)
-    assert len(letters) == 5000
+        assert stage.differences(engine, ["left"]) == {}
+        assert len(engine.rows("users_ui")) == 5001
+        letters = engine.rows("dead_letters")
+        assert len(letters) == 5000
 
     sent = {(record.partition, record.offset): record for record in stage.sent if record.side == "users"}
     expected = dict(BROKEN)
@@ -89,26 +101,26 @@ def test_ten_thousand_records_half_of_them_broken(spark: SparkSession, broker: B
         assert raw == (None if record.value is None else record.value.replace(b"\xff", b"\\xff"))
 
     unknown = Counter(name for number in range(5000) for name in GOOD[number % len(GOOD)][1])
-    assert sink.unknown_fields == {("users", name): count for name, count in unknown.items()}
+    assert unknown_fields(server) - counted_before == unknown
 
 
 @pytest.mark.spark
 @pytest.mark.kafka
-def test_doubles_and_integers_at_the_edge_of_their_type(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", MODES)
+def test_doubles_and_integers_at_the_edge_of_their_type(
+    spark: SparkSession, broker: Broker, server: ServerProcess, tmp_path: Path, mode: Mode
+) -> None:
     stage = Stage.open(broker.bootstrap_servers)
     balances = ["1", "-0.0", "1e308", "1e309", "-1e999", "5e-324", '"NaN"', '"1.5"', str(2**70), "9" * 400]
     ages = [str(2**63 - 1), str(-(2**63)), str(2**63), str(-(2**63) - 1), "1e3", "1.0", '""', "true"]
     stage.send([("accounts", 0, 1, f'{{"userId":"u1","balance":{text}}}'.encode()) for text in balances])
     stage.send([("users", 0, 1, f'{{"userId":"u1","age":{text}}}'.encode()) for text in ages])
-    sink = CheckingSink()
-    query = stage.start(spark, ["inner"], tmp_path, sink)
-    try:
-        query.processAllAvailable()
-    finally:
-        query.stop()
-    assert stage.differences(sink, ["inner"]) == {}
-    assert len(sink.rows("accounts_ui", GENERATION)) == 5
-    assert len(sink.rows("users_ui", GENERATION)) == 2
-    reasons = [letter["reason"] for letter in sink.rows("dead_letters", GENERATION)]
+    with stage.engine(spark, server, ["inner"], tmp_path) as engine:
+        engine.start(mode)
+        engine.settle(len(stage.sent))
+        assert stage.differences(engine, ["inner"]) == {}
+        assert len(engine.rows("accounts_ui")) == 5
+        assert len(engine.rows("users_ui")) == 2
+        reasons = [letter["reason"] for letter in engine.rows("dead_letters")]
     assert sum("balance: " in reason for reason in reasons) == 5
     assert sum("age: " in reason for reason in reasons) == 6

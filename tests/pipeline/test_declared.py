@@ -10,7 +10,8 @@ from pyspark.sql import SparkSession
 from livetables.config import load_config
 from livetables.up.broker import Broker
 from tests.support.kafka import Record, create_topic, produce, unique_topic
-from tests.support.pipeline import GENERATION, CheckingSink, start
+from tests.support.pipeline import Engine
+from tests.support.server import ServerProcess
 
 CONFIG = """
 presets = []
@@ -32,36 +33,36 @@ RECORDS = {
 
 @pytest.mark.spark
 @pytest.mark.kafka
-def test_several_views_on_several_keys_move_in_one_query(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+def test_several_views_on_several_keys_move_in_one_query(
+    spark: SparkSession, broker: Broker, server: ServerProcess, tmp_path: Path
+) -> None:
     topics = {table: unique_topic(table) for table in RECORDS}
     for topic in topics.values():
         create_topic(broker.bootstrap_servers, topic)
     file = tmp_path / "livetables.toml"
     file.write_text(CONFIG.format(**topics))
-    sink = CheckingSink()
-    query = start(spark, load_config(file, {}).spec, broker.bootstrap_servers, tmp_path / "checkpoint", sink)
-    try:
+    spec = load_config(file, {}).spec
+    with Engine(spark, server, spec, broker.bootstrap_servers, tmp_path / "checkpoint") as engine:
+        engine.start("micro_batch")
         for table, values in RECORDS.items():
             records = [Record(topics[table], 0, value.encode(), 1000 + n) for n, value in enumerate(values)]
             produce(broker.bootstrap_servers, records)
-            query.processAllAvailable()
-    finally:
-        query.stop()
+            engine.finish()
 
-    def found(table: str, *columns: str) -> set[tuple[object, ...]]:
-        return {tuple(row[column] for column in columns) for row in sink.rows(table, GENERATION)}
+        def found(table: str, *columns: str) -> set[tuple[object, ...]]:
+            return {tuple(row[column] for column in columns) for row in engine.rows(table)}
 
-    assert found("order_customer", "orderId", "customer", "note", "customers_note", "vip") == {
-        (1, "a", "first", "new", True),
-        (2, "b", None, None, None),
-        (3, None, None, None, None),
-    }
-    assert found("order_payment", "orderId", "customer", "amount") == {
-        (1, "a", 1.5),
-        (1, "a", 2.5),
-        (2, "b", None),
-        (3, None, None),
-    }
-    assert found("payment_order", "orderId", "customer", "amount") == {(1, "a", 1.5), (1, "a", 2.5), (9, None, 3.5)}
-    assert found("audit", "line") == {("x",)}
-    assert found("dead_letters", "source", "raw") == {("audit", "broken")}
+        assert found("order_customer", "orderId", "customer", "note", "customers_note", "vip") == {
+            (1, "a", "first", "new", True),
+            (2, "b", None, None, None),
+            (3, None, None, None, None),
+        }
+        assert found("order_payment", "orderId", "customer", "amount") == {
+            (1, "a", 1.5),
+            (1, "a", 2.5),
+            (2, "b", None),
+            (3, None, None),
+        }
+        assert found("payment_order", "orderId", "customer", "amount") == {(1, "a", 1.5), (1, "a", 2.5), (9, None, 3.5)}
+        assert found("audit", "line") == {("x",)}
+        assert found("dead_letters", "source", "raw") == {("audit", "broken")}

@@ -20,17 +20,18 @@ from pyarrow import flight
 from livetables.change import Batch, TableChanges, TableShape
 from livetables.errors import RequestError, SinkError
 from livetables.pipeline import flight_sink
-from livetables.pipeline.flight_sink import FlightSink, NoAnswerError, SinkClosedError
-from livetables.pipeline.sink import MemorySink, Row, Sink
+from livetables.pipeline.flight_sink import DeadLetters, FencedError, FlightSink, NoAnswerError, SinkClosedError
 from livetables.server.control_door import ControlDoor
 from livetables.server.flight import FlightDoor
 from livetables.server.key import Key
 from livetables.server.metrics import Metrics
 from livetables.server.services import Pulse
-from livetables.server.store import Store
+from livetables.server.store import Frame, Store
 from livetables.server.viewport import Selection
 from livetables.wire import Receipt, SourceReport
+from tests.support import frames
 from tests.support.kafka import wait_until
+from tests.support.memory import MemorySink, Row
 
 TOKEN = "3fe1-open-sesame"  # noqa: S105
 SCHEMA = pa.schema(
@@ -47,6 +48,7 @@ PLAIN = TableShape("plain", SCHEMA, ("id", "other"))
 VERSIONED = TableShape("versioned", SCHEMA, ("id",), version=("v", "at"), aliases=("user",))
 LOG = TableShape("log", SCHEMA, ("id",), appends=True)
 SHAPES = (PLAIN, VERSIONED, LOG)
+HTTP_PORT = 8765
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -69,6 +71,7 @@ class Server:
             pulse=self.pulse,
             control=self.control,
             metrics=Metrics(),
+            http_port=HTTP_PORT,
         )
         self._port = self.door.port
 
@@ -175,7 +178,7 @@ def simple(batch_id: int, rows: int = 1) -> Batch:
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.chaos) for seed in (1, 2))])
 def test_the_server_holds_what_memory_holds(server: Server, sink: FlightSink, seed: int) -> None:
     memory = MemorySink()
-    sinks: list[Sink] = [sink, memory]
+    sinks: list[FlightSink | MemorySink] = [sink, memory]
     for each in sinks:
         each.begin("g", SHAPES)
         each.publish("g")
@@ -189,7 +192,7 @@ def test_the_server_holds_what_memory_holds(server: Server, sink: FlightSink, se
 
 def test_two_generations_live_side_by_side_until_one_is_dropped(server: Server, sink: FlightSink) -> None:
     memory = MemorySink()
-    sinks: list[Sink] = [sink, memory]
+    sinks: list[FlightSink | MemorySink] = [sink, memory]
     for each in sinks:
         for generation, seed in (("g", 1), ("h", 2)):
             each.begin(generation, SHAPES)
@@ -494,3 +497,56 @@ def test_control_messages_come_and_their_outcome_goes_back(server: Server, sink:
             sent.result()
         assert error.value.code == "unavailable"
     sink.control_settled(999, Receipt("control", 0, 0))
+
+
+# What the real-time engine asks for
+
+
+def test_begin_tells_where_to_send_frames(sink: FlightSink) -> None:
+    assert sink.begin("g", SHAPES) == f"http://127.0.0.1:{HTTP_PORT}"
+
+
+def test_a_pipeline_that_was_taken_over_is_fenced(server: Server, sink: FlightSink) -> None:
+    assert sink.start_pipeline() == 1
+    sink.begin("g", SHAPES)
+    other = FlightSink(server.location, TOKEN)
+    assert other.start_pipeline() == 2
+    with pytest.raises(FencedError, match=r"pipeline 1 asks.*pipeline 2") as refused:
+        sink.publish("g")
+    assert "another pipeline has taken over" in refused.value.cure
+    other.publish("g")
+    plain = FlightSink(server.location, TOKEN)
+    assert [each.name for each in plain.generations()] == ["g"]
+    for each in (other, plain):
+        each.close()
+
+
+def test_a_server_that_lost_its_store_takes_over_the_number(server: Server) -> None:
+    known = FlightSink(server.location, TOKEN, number=7)
+    known.begin("g", SHAPES)
+    assert server.store.start_pipeline() == 8
+    known.close()
+
+
+def test_positions_and_sequence_come_from_frames(server: Server, sink: FlightSink) -> None:
+    sink.begin("g", frames.SHAPES)
+    assert sink.positions() == {"g": {}}
+    records = [frames.Record("users", partition, 4, "a", 0) for partition in (0, 3)]
+    operator = frames.Operator()
+    part = frames.part([each for record in records for each in operator.process(record)], frames.marks_of(records))
+    assert server.store.apply([Frame(part, part.streams)]).outcomes == (0,)
+    (stored,) = sink.generations()
+    assert (stored.sequence, stored.last_batch_id, stored.rows["users_ui"]) == (0, None, 2)
+    assert stored.positions == sink.positions()["g"] == {"users": {0: 5, 3: 5}, "accounts": {}}
+
+
+def test_dead_letters_are_counted_also_before_a_generation_is_published(server: Server, sink: FlightSink) -> None:
+    sink.begin("g", frames.SHAPES)
+    assert sink.dead_letters("g") == {}
+    letters = [{"source": "users_ui", "_id": n, "ts": START, "raw": raw} for n, raw in enumerate([b"", b"[]", None])]
+    part = frames.part((("dead_letters", "rows", letter) for letter in letters), {"users": {"k": {0: 2}}})
+    server.store.apply([Frame(part, part.streams)])
+    reason = "the value is empty: a record needs a JSON object as its value"
+    assert sink.dead_letters("g") == {"users_ui": DeadLetters(3, reason)}
+    with pytest.raises(SinkError, match="generation h was not begun"):
+        sink.dead_letters("h")

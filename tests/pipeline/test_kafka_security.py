@@ -23,12 +23,12 @@ from pyspark.sql import SparkSession
 from livetables.client.door import Door
 from livetables.config import Config, load_config
 from livetables.control.run import run_on
-from livetables.pipeline.query import start_generation
+from livetables.pipeline.modes import Mode
 from livetables.pipeline.topics import ControlTopic, KafkaTopics, Topic, TopicProblem
 from livetables.spec import JoinType
 from tests.support.certificates import STORE_PASSWORD, Authority
 from tests.support.kafka import create_topic, unique_topic, wait_until
-from tests.support.pipeline import GENERATION, CheckingSink, Stage, random_records
+from tests.support.pipeline import Engine, Stage, random_records
 from tests.support.secure_broker import (
     CLIENT_ID,
     CLIENT_SECRET,
@@ -47,6 +47,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 READ_SECONDS = 30.0
 LIVE_SECONDS = 120.0
 WRONG = "wrong-and-secret"
+MODES: list[Mode] = ["micro_batch", "real_time"]
 
 Properties = dict[str, str]
 
@@ -159,6 +160,7 @@ def _loaded(directory: Path, text: str, environ: Mapping[str, str]) -> Config:
 def test_a_secured_broker_is_read_as_any_other(
     spark: SparkSession,
     secured: Secured,
+    server: ServerProcess,
     tmp_path: Path,
     configured: Callable[[Path, Properties], Config],
     properties: Callable[[Secured], Properties],
@@ -173,21 +175,14 @@ def test_a_secured_broker_is_read_as_any_other(
         control.create_if_missing()
         control.send({"joinType": "inner"})
         assert [record.value for record in control.read(READ_SECONDS)] == [b'{"joinType": "inner"}']
-    sink = CheckingSink()
-    query = start_generation(
-        spark,
-        stage.spec(["left"]),
-        generation=GENERATION,
-        kafka_properties=client,
-        checkpoint=tmp_path / "checkpoint",
-        sink=sink,
-        max_records_per_batch=10_000,
-    )
-    try:
-        query.processAllAvailable()
-    finally:
-        query.stop()
-    assert stage.differences(sink, ["left"]) == {}
+    spec, bootstrap, checkpoint = stage.spec(["left"]), stage.bootstrap, tmp_path / "checkpoint"
+    with Engine(spark, server, spec, bootstrap, checkpoint, kafka_properties=client) as engine:
+        for mode in MODES:  # each reads in a way of its own
+            engine.start(mode)
+            engine.settle(len(stage.sent))
+            stage.send(random_records(random.Random(2), 20))
+        engine.settle(len(stage.sent))
+        assert stage.differences(engine, ["left"]) == {}
 
 
 # What does not

@@ -1,4 +1,4 @@
-"""The whole pipeline, Kafka and Spark included, against the oracle: any records, in any batches, with any restarts."""
+"""The whole pipeline, Kafka and Spark included, against the oracle: any records, in either mode, with any restarts."""
 
 from __future__ import annotations
 
@@ -13,18 +13,40 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
+from livetables.pipeline.modes import Mode
 from livetables.spec import JoinType
 from livetables.up.broker import Broker
 from tests.support.oracle import Side
-from tests.support.pipeline import CheckingSink, Stage
+from tests.support.pipeline import Stage
+from tests.support.server import ServerProcess
 
-RESTART = "restart"
 START_MS = 1_700_000_000_000
 INT64 = st.one_of(st.sampled_from([-(2**63), 2**63 - 1, 2**53 + 1, 0, -1]), st.integers(-(2**63), 2**63 - 1))
 # Few keys and few timestamps, so that records meet, repeat, tie and come late.
 KEYS = st.sampled_from(["u1", "u2", "ü😀", "7", "true", "", None])
 TEXTS = st.one_of(st.none(), st.text(max_size=8), st.sampled_from(["5", "{}", "[", "-", "false", '"', "}"]))
-TIMESTAMPS = st.integers(0, 4).map(lambda second: START_MS + 1000 * second)
+NEAR_TIMESTAMPS = st.integers(0, 4).map(lambda second: START_MS + 1000 * second)
+# What Spark's Kafka source takes: beyond that a millisecond cannot be written as microseconds.
+SPARK_MS_MAX = (2**63 - 1) // 1000
+FAR_TIMESTAMPS = st.one_of(
+    st.sampled_from(
+        [
+            -1,
+            1,
+            -62_135_596_800_000,  # the year 1
+            -12_219_292_800_001,  # the last millisecond of the calendar before ours, and the first of ours
+            -12_219_292_800_000,
+            253_402_300_799_999,  # the last millisecond of 9999, and the next
+            253_402_300_800_000,
+            6_249_223_180_800_000,  # the year 200000
+            SPARK_MS_MAX,
+            -SPARK_MS_MAX,
+        ]
+    ),
+    st.integers(-SPARK_MS_MAX, SPARK_MS_MAX).filter(bool),  # the client takes 0 as now
+)
+# Mostly few, so that records tie.
+TIMESTAMPS = st.one_of(NEAR_TIMESTAMPS, NEAR_TIMESTAMPS, FAR_TIMESTAMPS)
 BAD = st.sampled_from(
     [
         None,
@@ -44,8 +66,20 @@ BAD = st.sampled_from(
         b'{"userId":"u1","age":9223372036854775808,"balance":1e999}',
         b'{"userId":"\xff\xfe"}',
         b"{'userId':'u1'}",
+        b"\xff\xfe",
+        b"\xef\xbb\xbf",
+        b'\xef\xbb\xbf{"userId":"u1"}',
+        b'{"userId":"\xf0\x9f\x98"}',
+        b'{"userId":"\xed\xa0\x80"}',
+        b'{"userId":"u1"}\x00',
+        '{"userId":"u1"}'.encode("utf-16"),
+        '{"userId":"u1"}'.encode("utf-32-be"),
+        b'{"userId":"u1","name":"\\ud800","email":"a\\udc00b"}',
+        b'{"userId":"\\udfff"}',
+        b'{"userId":"?"}',
     ]
 )
+BYTES = st.one_of(st.binary(max_size=16), st.binary(max_size=8).map(lambda value: b'{"userId":"' + value + b'"}'))
 
 
 def json_record(fields: dict[str, st.SearchStrategy[Any]]) -> st.SearchStrategy[bytes]:
@@ -62,13 +96,14 @@ ACCOUNTS = json_record({"userId": KEYS, "accountType": TEXTS, "balance": BALANCE
 
 
 def records_of(side: Side, values: st.SearchStrategy[bytes]) -> st.SearchStrategy[tuple[Side, int, int, bytes | None]]:
-    # Three of four values are drawn as rows; the rest is broken on purpose.
-    value: st.SearchStrategy[bytes | None] = st.one_of(values, values, values, BAD)
+    # Most values are drawn as rows; the rest is broken on purpose, or any bytes.
+    value: st.SearchStrategy[bytes | None] = st.one_of(values, values, values, values, BAD, BYTES)
     return st.tuples(st.just(side), st.integers(0, 1), TIMESTAMPS, value)
 
 
 RECORDS = st.one_of(records_of("users", USERS), records_of("accounts", ACCOUNTS))
-STEPS = st.lists(st.one_of(st.lists(RECORDS, min_size=1, max_size=12), st.just(RESTART)), min_size=1, max_size=5)
+MODES: list[Mode] = ["micro_batch", "real_time"]
+STEPS = st.lists(st.one_of(st.lists(RECORDS, min_size=1, max_size=12), st.sampled_from(MODES)), min_size=1, max_size=5)
 
 
 @pytest.mark.spark
@@ -88,22 +123,18 @@ STEPS = st.lists(st.one_of(st.lists(RECORDS, min_size=1, max_size=12), st.just(R
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.generate],  # shrinking would run Spark hundreds of times
 )
-@given(steps=STEPS)
+@given(first=st.sampled_from(MODES), steps=STEPS)
 def test_tables_are_what_plain_sql_over_all_records_says(
-    spark: SparkSession, broker: Broker, joins: Sequence[JoinType], steps: list[Any]
+    spark: SparkSession, broker: Broker, server: ServerProcess, joins: Sequence[JoinType], first: Mode, steps: list[Any]
 ) -> None:
+    """In either mode, with changes between them and restarts in the middle of what is read."""
     stage = Stage.open(broker.bootstrap_servers)
-    sink = CheckingSink()
-    with tempfile.TemporaryDirectory() as directory:
-        query = stage.start(spark, joins, Path(directory), sink)
-        try:
-            for step in steps:
-                if step == RESTART:
-                    query.stop()
-                    query = stage.start(spark, joins, Path(directory), sink)
-                else:
-                    stage.send(step)
-                    query.processAllAvailable()
-        finally:
-            query.stop()
-    assert stage.differences(sink, joins) == {}
+    with tempfile.TemporaryDirectory() as directory, stage.engine(spark, server, joins, Path(directory)) as engine:
+        engine.start(first)
+        for step in steps:
+            if step in MODES:
+                engine.start(step)
+            else:
+                stage.send(step)
+        engine.settle(len(stage.sent))
+        assert stage.lasting_differences(engine, joins) == {}

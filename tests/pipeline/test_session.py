@@ -2,49 +2,37 @@
 
 from __future__ import annotations
 
-import os
 import signal
 
 import pytest
 from pyspark.sql import SparkSession
 
-from livetables.pipeline.session import OPTIMIZER_RULES, TASKS_A_CORE, cores_of, with_room
+from livetables.pipeline.session import SLOTS, session_settings, with_room
 
 
-@pytest.mark.parametrize(
-    ("master", "cores"),
-    [
-        ("local", 1),
-        ("local[3]", 3),
-        ("local[3, 2]", 3),
-        ("local[*]", os.cpu_count()),
-        ("local-cluster[2,1,2048]", 2),
-        ("local-cluster[2, 4, 2048]", 8),
-        ("spark://host:7077", None),
-    ],
-)
-def test_the_cores_of_a_master(master: str, cores: int | None) -> None:
-    assert cores_of(master) == cores
+@pytest.mark.parametrize("master", ["local", "local[3]", "local[3, 2]", "local[*]"])
+def test_on_one_machine_every_task_has_a_slot(master: str) -> None:
+    assert with_room(master) == f"local[{SLOTS}]"
 
 
-def test_on_one_machine_there_is_room_for_the_tasks_of_several_generations() -> None:
-    assert with_room("local") == f"local[{TASKS_A_CORE}]"
-    assert with_room("local[3]") == f"local[{3 * TASKS_A_CORE}]"
-    assert with_room("local-cluster[2,1,2048]") == "local-cluster[2,1,2048]"
-    assert with_room("spark://host:7077") == "spark://host:7077"
+@pytest.mark.parametrize("master", ["local-cluster[2,8,1024]", "spark://host:7077", "yarn", "k8s://https://host"])
+def test_a_cluster_has_the_slots_that_it_has(master: str) -> None:
+    assert with_room(master) == master
 
 
-@pytest.mark.spark
-def test_spark_has_every_rule_that_a_plan_needs_and_runs_no_other(spark: SparkSession) -> None:
-    optimizer = spark._jsparkSession.sessionState().optimizer()
-    batches = optimizer.batches()
-    kept = {
-        rule.ruleName().rpartition(".")[2]
-        for number in range(batches.size())
-        for rule in [batches.apply(number).rules().apply(i) for i in range(batches.apply(number).rules().size())]
-        if not optimizer.nonExcludableRules().contains(rule.ruleName())
+def test_a_machine_with_other_cores_can_resume_a_checkpoint() -> None:
+    partitions = {
+        session_settings(master=master)["spark.sql.shuffle.partitions"]
+        for master in ("local", "local[1]", "local[64]", "local[*]", "local-cluster[2,8,1024]")
     }
-    assert kept == set(OPTIMIZER_RULES)
+    assert len(partitions) == 1
+
+
+@pytest.mark.parametrize("master", ["local[2]", "local-cluster[2,8,1024]"])
+def test_both_modes_can_share_a_checkpoint(master: str) -> None:
+    settings = session_settings(master=master)
+    assert settings["spark.sql.streaming.stateStore.checkpointFormatVersion"] == "2"
+    assert "RocksDB" in settings["spark.sql.streaming.stateStore.providerClass"]
 
 
 @pytest.mark.spark

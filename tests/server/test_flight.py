@@ -487,12 +487,54 @@ def test_generations_are_listed(served: Served, client: Client) -> None:
     assert now == {
         "name": "g",
         "last_batch_id": 0,
+        "sequence": 0,
+        "positions": {},
         "published": known["g"].published.isoformat(),
         "begun": known["g"].begun.isoformat(),
         "rows": {"people": 100},
     }
     assert (coming["name"], coming["last_batch_id"], coming["published"]) == ("next", None, None)
     assert coming["rows"] == {"people": 0}
+
+
+def test_begin_tells_where_http_is(tmp_path: Path) -> None:
+    store = Store(tmp_path / "other.duckdb")
+    pulse, control, metrics = Pulse(store), ControlDoor(), Metrics()
+    given: dict[str, Any] = {"store": store, "key": Key(TOKEN), "pulse": pulse, "control": control, "metrics": metrics}
+    with FlightDoor("127.0.0.1", 0, **given, http_port=4711) as door:
+        answer = Client(f"grpc://127.0.0.1:{door.port}").action("begin", encode_shapes("g", [PEOPLE]))
+        assert answer == {"http_port": 4711, "scheme": "http"}
+    store.close()
+
+
+def test_a_call_of_an_older_pipeline_is_refused(served: Served, client: Client) -> None:
+    assert client.action("start_pipeline") == {"number": 1}
+    client.options = flight.FlightCallOptions(
+        headers=[(b"authorization", f"Bearer {TOKEN}".encode()), (b"livetables-pipeline", b"1")]
+    )
+    assert client.action("positions") == {"g": {}}
+    assert served.store.start_pipeline() == 2
+    calls: list[Callable[[], Any]] = [
+        lambda: client.action("positions"),
+        lambda: client.get(table="people").read_all(),
+    ]
+    for call in calls:
+        with pytest.raises(flight.FlightServerError, match="another pipeline has taken over") as error:
+            call()
+        assert told(error)["code"] == "fenced"
+        assert "pipeline 1 asks, but this server belongs to pipeline 2" in told(error)["problem"]
+    assert Client(served.location).action("positions") == {"g": {}}
+
+
+@pytest.mark.parametrize("number", [b"one", b"-1", b""])
+def test_a_number_that_is_none_is_refused(served: Served, client: Client, number: bytes) -> None:
+    client.options = flight.FlightCallOptions(
+        headers=[(b"authorization", f"Bearer {TOKEN}".encode()), (b"livetables-pipeline", number)]
+    )
+    with pytest.raises(flight.FlightServerError, match="livetables-pipeline is") as error:
+        client.action("positions")
+    assert told(error)["code"] == "bad_frame"
+    assert served.store.start_pipeline() == 1
 
 
 def test_a_report_tells_how_fresh_the_tables_are(served: Served, client: Client) -> None:

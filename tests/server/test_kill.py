@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from livetables.change import Batch, TableChanges, TableShape
-from livetables.pipeline.sink import MemorySink
+from tests.support.memory import MemorySink
 from tests.support.server import LiveClient, ServerProcess
 
 BATCHES = 200

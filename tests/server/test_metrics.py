@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from pyarrow import flight
 from livetables.change import Batch, TableChanges, TableShape
 from livetables.server.metrics import TableHistogram, latencies_seconds
 from livetables.spec import CONTROL_TABLES, DEAD_LETTERS
-from livetables.wire import BatchTimes, PipelineReport, SourceReport
+from livetables.wire import PipelineReport, SourceReport
 from tests.support.kafka import wait_until
 from tests.support.server import LiveClient, ServerProcess
 
@@ -34,7 +33,7 @@ REPORT = PipelineReport(
     1_700_000_000.0,
     2,
     {"live": 1, "failed": 0, "retired": 3},
-    [BatchTimes(0.3, {"collect": 0.2, "deliver": 0.05}), BatchTimes(0.4, {"collect": 0.2, "deliver": 0.07})],
+    {"g1": "real_time", "g2": "micro_batch"},
     "http://127.0.0.1:4040",
 )
 
@@ -159,9 +158,8 @@ def test_what_the_pipeline_tells_is_passed_on(samples: Samples) -> None:
     assert value(samples, "livetables_lag_records", table="users_ui") == 50_000
     assert value(samples, "livetables_lag_sampled_records_count", table="users_ui") == 2
     assert value(samples, "livetables_lag_sampled_records_bucket", table="users_ui", le="1000.0") == 1
-    assert value(samples, "livetables_pipeline_batch_seconds_count") == 2
-    assert value(samples, "livetables_pipeline_batch_seconds_sum") == pytest.approx(0.7)
-    assert value(samples, "livetables_pipeline_phase_seconds_sum", phase="deliver") == pytest.approx(0.12)
+    assert value(samples, "livetables_real_time", generation="g1") == 1
+    assert value(samples, "livetables_real_time", generation="g2") == 0
     assert value(samples, "livetables_query_restarts_total") == 2
     assert value(samples, "livetables_generations", state="retired") == 3
     assert value(samples, "livetables_pipeline_start_time_seconds") == REPORT.started
@@ -182,7 +180,7 @@ def test_the_status_tells_where_sparks_pages_are(server: ServerProcess) -> None:
     sink = server.sink()
 
     def told() -> str | None:
-        sink.report("g1", [], pipeline=replace(REPORT, batches=()))
+        sink.report("g1", [], pipeline=REPORT)
         spark_ui: str | None = json.loads(server.get("/api/status"))["spark_ui"]
         return spark_ui
 

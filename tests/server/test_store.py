@@ -25,10 +25,10 @@ from hypothesis import strategies as st
 
 from livetables.change import Batch, TableChanges, TableShape
 from livetables.errors import RequestError, SetupError, SinkError
-from livetables.pipeline.sink import MemorySink
 from livetables.server.store import Changed, Store
 from livetables.server.viewport import Selection, Sort, ViewOptions
 from livetables.spec import CONTROL_TABLES
+from tests.support.memory import MemorySink
 from tests.support.tables import (
     APPENDS,
     EPOCH,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 
@@ -32,10 +32,15 @@ def unique_topic(prefix: str) -> str:
     return f"{prefix}-{uuid.uuid4().hex[:12]}"
 
 
-def create_topic(bootstrap: str, topic: str, partitions: int = 2) -> None:
+# Kafka refuses records of tomorrow, unless it is told not to.
+ANY_TIME = {"message.timestamp.after.max.ms": str(2**63 - 1), "message.timestamp.before.max.ms": str(2**63 - 1)}
+
+
+def create_topic(bootstrap: str, topic: str, partitions: int = 2, config: Mapping[str, str] | None = None) -> None:
     """Creates a topic and returns when every partition of it can be written."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    created: Future[None] = admin.create_topics([NewTopic(topic, partitions, 1)])[topic]
+    new = NewTopic(topic, partitions, 1, config=dict(config or {}))
+    created: Future[None] = admin.create_topics([new])[topic]
     created.result(WAIT_SECONDS)
 
     def is_writable() -> bool:
@@ -76,7 +81,7 @@ def produce(bootstrap: str, records: Iterable[Record]) -> list[int]:
         return delivered
 
     for number, record in enumerate(records):
-        assert record.timestamp_ms > 0, "the client takes 0 as now"
+        assert record.timestamp_ms != 0, "the client takes 0 as now"
         offsets.append(None)
         while True:
             try:

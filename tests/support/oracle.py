@@ -20,6 +20,8 @@ FIELDS: dict[Side, dict[str, type]] = {
     "users": {"userId": str, "name": str, "email": str, "age": int},
     "accounts": {"userId": str, "accountType": str, "balance": float},
 }
+TIME_FIRST = datetime(1582, 10, 15, tzinfo=UTC)
+TIME_LAST = datetime(9999, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC)
 SQL_TYPES = {str: "VARCHAR", int: "BIGINT", float: "DOUBLE"}
 ARROW_TYPES = {str: pa.string(), int: pa.int64(), float: pa.float64()}
 
@@ -66,7 +68,7 @@ class Oracle:
             if parsed is None:
                 self.dead[record.side].append(record)
                 continue
-            ts = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=record.timestamp_ms)
+            ts = time_of(record.timestamp_ms)
             values = dict(zip(fields, parsed, strict=True))
             rows[record.side].append({"p": record.partition, "o": record.offset, "ts": ts, **values})
         for side, fields in FIELDS.items():
@@ -88,6 +90,15 @@ def in_order(rows: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     return sorted(rows, key=lambda row: [(value is not None, value) for value in row])
 
 
+def time_of(timestamp_ms: int) -> datetime:
+    """The time of a record: the nearest to its Kafka timestamp from the first day of the calendar to the end of 9999."""
+    try:
+        time = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=timestamp_ms)
+    except OverflowError:
+        return TIME_FIRST if timestamp_ms < 0 else TIME_LAST
+    return min(max(time, TIME_FIRST), TIME_LAST)
+
+
 def parse(value: bytes | None, fields: dict[str, type]) -> list[Any] | None:
     """The values of a record's fields, or None for a dead letter."""
     if value is None:
@@ -107,6 +118,9 @@ def parse(value: bytes | None, fields: dict[str, type]) -> list[Any] | None:
             if abs(found) > 1.7976931348623157e308:
                 return None
             values.append(float(found))
+        elif kind is str and type(found) is str:
+            # JSON can write half of a surrogate pair, which no text has: it becomes a question mark.
+            values.append(found.encode("utf-8", errors="replace").decode("utf-8"))
         elif type(found) is kind and (not isinstance(found, int) or -(2**63) <= found < 2**63):
             values.append(found)
         else:

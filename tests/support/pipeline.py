@@ -1,28 +1,33 @@
-"""What tests of the pipeline share: the preset's tables on topics of their own, a sink that checks what it is given,
-and the content of its tables in the oracle's form."""
+"""What tests of the pipeline share: the preset's tables on topics of their own, a query that fills them on a real
+server, and the content of its tables in the oracle's form."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from types import TracebackType
+from typing import Any, Protocol, Self
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from livetables.change import Batch
-from livetables.pipeline.callback import Callback
-from livetables.pipeline.query import start_generation
-from livetables.pipeline.sink import MemorySink, Sink
+from livetables.pipeline.checkpoints import Checkpoints
+from livetables.pipeline.modes import Mode
+from livetables.pipeline.plan import shapes
+from livetables.pipeline.query import Target, start_generation
 from livetables.spec import Column, GenerationSpec, JoinType, Table, View, record_position
-from tests.support.kafka import Record, create_topic, produce, unique_topic
+from tests.support.kafka import ANY_TIME, Record, create_topic, produce, unique_topic, wait_until
 from tests.support.oracle import FIELDS, Oracle, Sent, Side, in_order
+from tests.support.server import TOKEN, ServerProcess
 
-GENERATION = "g1"
+SETTLE_SECONDS = 120.0
+NUMBERS = itertools.count(1)  # of generations, and of the runs of their queries
 USER_COLUMNS = (Column("userId", "string"), Column("name", "string"), Column("email", "string"), Column("age", "int64"))
 ACCOUNT_COLUMNS = (Column("userId", "string"), Column("accountType", "string"), Column("balance", "double"))
 JOINED_COLUMNS = ("userId", "name", "email", "age", "accountType", "balance", "users_ts", "accounts_ts")
@@ -45,49 +50,124 @@ class Tables(Protocol):
     def rows(self, table: str, generation: str | None = None) -> list[dict[str, Any]]: ...
 
 
-class CheckingSink(MemorySink):
-    """A MemorySink that fails when a batch has a key twice: then the order of its changes would matter."""
+class Served:
+    """A generation on a real server, to be filled by a query and read. A test that ends leaves nothing there."""
 
-    def put(self, batch: Batch) -> None:
-        for changes in batch.changes:
-            shape = self.shapes(batch.generation)[changes.table]
-            keys = [
-                tuple(row[column] for column in shape.key)
-                for rows in (changes.upserts, changes.deletes)
-                for row in rows.to_pylist()
-            ]
-            assert len(keys) == len(set(keys)), f"a key of {changes.table} occurs twice in batch {batch.batch_id}"
-            last = self.last_batch_id(batch.generation)
-            if shape.appends and (last is None or batch.batch_id > last):
-                known = {tuple(row[column] for column in shape.key) for row in self.rows(shape.name, batch.generation)}
-                assert known.isdisjoint(keys[: changes.upserts.num_rows]), (
-                    f"{changes.table} appends, and batch {batch.batch_id} has a key of its rows"
-                )
-            assert changes.upserts.schema.equals(shape.schema)
-        super().put(batch)
+    def __init__(self, server: ServerProcess, spec: GenerationSpec) -> None:
+        self.server, self.spec, self.generation = server, spec, f"g{next(NUMBERS)}"
+        self._sink = server.sink()
+        self.url = self._sink.begin(self.generation, shapes(spec))
+
+    def settle(self, records: int, seconds: float = SETTLE_SECONDS) -> None:
+        """Return when the server has so many records, as rows or dead letters."""
+
+        def is_settled() -> bool:
+            self.check()
+            return self.count() >= records
+
+        try:
+            wait_until(is_settled, f"{records} records are there", seconds)
+        except AssertionError as error:
+            raise AssertionError(f"{error}, and {self.count()} are") from error
+
+    def check(self) -> None:
+        """Fail when what fills it does not work any more."""
+
+    def count(self) -> int:
+        """How many records are rows or dead letters."""
+        stored = {each.name: each for each in self._sink.generations()}[self.generation]
+        return sum(stored.rows[name] for name in [*(table.publish for table in self.spec.tables), "dead_letters"])
+
+    def rows(self, table: str, _generation: str | None = None) -> list[dict[str, Any]]:
+        """All rows of a table. The server shows published tables, so this generation is published from now on."""
+        self.publish()
+        rows: list[dict[str, Any]] = self.server.table(table).to_pylist()
+        return rows
+
+    def publish(self) -> None:
+        """Have the server show this generation."""
+        self._sink.publish(self.generation)
+
+    def drop(self) -> None:
+        """Have the server forget this generation."""
+        self._sink.drop(self.generation)
+
+    def close(self) -> None:
+        self.drop()
+        self._sink.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
 
-def start(
-    spark: SparkSession,
-    spec: GenerationSpec,
-    bootstrap: str,
-    checkpoint: Path,
-    sink: Sink,
-    *,
-    generation: str = GENERATION,
-    max_records: int = 10_000,
-    callback: Callback | None = None,
-) -> StreamingQuery:
-    return start_generation(
-        spark,
-        spec,
-        generation=generation,
-        kafka_properties={"bootstrap.servers": bootstrap},
-        checkpoint=checkpoint,
-        sink=sink,
-        max_records_per_batch=max_records,
-        callback=callback,
-    )
+class Engine(Served):
+    """A generation's query on a real server: it can be started in either mode, stopped, and read."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        server: ServerProcess,
+        spec: GenerationSpec,
+        bootstrap: str,
+        checkpoint: Path,
+        *,
+        kafka_properties: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(server, spec)
+        self.query: StreamingQuery | None = None
+        self._spark, self._checkpoints = spark, Checkpoints(spark, str(checkpoint))
+        self._kafka_properties = kafka_properties or {"bootstrap.servers": bootstrap}
+
+    def start(
+        self, mode: Mode = "micro_batch", *, max_records: int = 10_000, batch_seconds: int = 300
+    ) -> StreamingQuery:
+        """Start the query, or start it again where it was: as the orchestrator does it."""
+        self.stop()
+        if not self._checkpoints.has_commits(self.generation):
+            self._checkpoints.remove(self.generation)
+        self.query = start_generation(
+            self._spark,
+            self.spec,
+            generation=self.generation,
+            kafka_properties=self._kafka_properties,
+            checkpoint=self._checkpoints.path(self.generation),
+            target=Target(self.url, TOKEN, next(NUMBERS)),
+            mode=mode,
+            max_records_per_batch=max_records,
+            batch_seconds=batch_seconds,
+        )
+        return self.query
+
+    def stop(self) -> None:
+        """Stop the query as it is, in the middle of a batch too: in real time always without a commit."""
+        if self.query is not None:
+            self.query.stop()
+            self.query = None
+
+    def finish(self) -> None:
+        """Return when all that the topics have now is read, in micro-batches."""
+        assert self.query is not None
+        self.query.processAllAvailable()
+
+    def is_in_batch(self) -> bool:
+        """Whether a batch is under way; in real time always."""
+        self.check()
+        assert self.query is not None
+        return bool(self.query.status["isTriggerActive"])
+
+    def check(self) -> None:
+        assert self.query is not None
+        failure = self.query.exception()
+        assert failure is None, failure
+
+    def close(self) -> None:
+        self.stop()
+        super().close()
 
 
 @dataclass
@@ -102,7 +182,7 @@ class Stage:
     def open(cls, bootstrap: str) -> Stage:
         topics: dict[Side, str] = {"users": unique_topic("user"), "accounts": unique_topic("account")}
         for topic in topics.values():
-            create_topic(bootstrap, topic)
+            create_topic(bootstrap, topic, config=ANY_TIME)
         return cls(bootstrap, topics, [])
 
     def send(self, records: Sequence[tuple[Side, int, int, bytes | None]]) -> None:
@@ -118,31 +198,24 @@ class Stage:
     def spec(self, joins: Sequence[JoinType]) -> GenerationSpec:
         return preset_spec(self.topics["users"], self.topics["accounts"], joins)
 
-    def start(
-        self,
-        spark: SparkSession,
-        joins: Sequence[JoinType],
-        checkpoint: Path,
-        sink: Sink,
-        *,
-        generation: str = GENERATION,
-        max_records: int = 10_000,
-        callback: Callback | None = None,
-    ) -> StreamingQuery:
-        return start(
-            spark,
-            self.spec(joins),
-            self.bootstrap,
-            checkpoint,
-            sink,
-            generation=generation,
-            max_records=max_records,
-            callback=callback,
-        )
+    def engine(self, spark: SparkSession, server: ServerProcess, joins: Sequence[JoinType], checkpoint: Path) -> Engine:
+        return Engine(spark, server, self.spec(joins), self.bootstrap, checkpoint)
 
     def differences(self, sink: Tables, joins: Sequence[JoinType]) -> dict[str, tuple[list[Any], list[Any]]]:
         """As `view_differences`, where each view is called like its join."""
-        return self.view_differences(sink, {join: join for join in joins}, GENERATION)
+        return self.view_differences(sink, {join: join for join in joins}, None)
+
+    def lasting_differences(self, tables: Tables, joins: Sequence[JoinType]) -> dict[str, tuple[list[Any], list[Any]]]:
+        """The differences that do not pass: after a crash all records may be there before all of them are read again."""
+        found: list[dict[str, tuple[list[Any], list[Any]]]] = []
+
+        def are_none() -> bool:
+            found.append(self.differences(tables, joins))
+            return not found[-1]
+
+        with suppress(AssertionError):
+            wait_until(are_none, "there is no difference", SETTLE_SECONDS)
+        return found[-1]
 
     def view_differences(
         self, tables: Tables, views: Mapping[str, JoinType], generation: str | None

@@ -68,6 +68,7 @@ def metadata(wheel: Path) -> Message:
 def test_the_full_wheel_has_the_package_the_page_and_what_jars_are_fetched_with(full: Path) -> None:
     sources = {path.relative_to(SOURCE.parent).as_posix() for path in SOURCE.rglob("*.py")}
     data = {"py.typed", "jvm/jars.sha256", *(f"jvm/{kind}/pom.xml" for kind in KINDS)}
+    data |= {"jvm/java/MatchOperator.java", "jvm/java/FrameWriter.java"}
     page = {f"web/{name}" for name in PAGE_FILES}
     hadoop = {path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*-default.xml")}
     assert hadoop

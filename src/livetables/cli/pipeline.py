@@ -15,7 +15,7 @@ from livetables.cli.options import add_config_option, chosen_config, log_to_stde
 from livetables.config import Config, server_token, server_token_file
 from livetables.control.run import run_pipeline
 from livetables.errors import ConfigError
-from livetables.jars import jar_directory
+from livetables.jars import engine_jar, jar_directory
 from livetables.pipeline.session import session_settings, submitted_settings
 from livetables.settings import Secret
 
@@ -66,6 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
     if SUBMITTED in os.environ:
         config = _as_submitted(config)
     jar_directory("spark")  # here, where Ctrl-C still ends at once, should they have to be fetched
+    engine_jar()
     with stopped_by_signals() as stop:
         run_pipeline(config, token, stop, _say, token_file=server_token_file(config, os.environ))
     return 0

@@ -22,7 +22,7 @@ from livetables.client.running import DIRECTORY, Addresses
 from livetables.config import Config, GenerationsConfig, server_token, server_token_file
 from livetables.demo_records import DemoOptions
 from livetables.errors import ConfigError
-from livetables.jars import jar_directory
+from livetables.jars import engine_jar, jar_directory
 from livetables.server.key import generated_token
 from livetables.up.demo import AT_FULL_RATE, LAST
 from livetables.up.system import System, run_system
@@ -145,6 +145,7 @@ def _fetch_jars(config: Config, say: Callable[[str], None]) -> None:
     if config.kafka.bootstrap_servers is None:
         jar_directory("broker", say)
     jar_directory("spark", say)
+    engine_jar(say)
 
 
 def _command() -> str:

@@ -22,7 +22,7 @@ from livetables.control.status_tables import StatusTables
 from livetables.control.supervision import Running, Supervision
 from livetables.control.telling import Telling
 from livetables.errors import LivetablesError, PassingTopicError, SinkError, TopicError
-from livetables.pipeline.flight_sink import FlightSink, NoAnswerError, StoredGeneration
+from livetables.pipeline.flight_sink import FencedError, FlightSink, NoAnswerError, StoredGeneration
 from livetables.pipeline.topics import KafkaTopics, Topic, TopicProblem
 
 ROUND_SECONDS = 0.2
@@ -76,6 +76,8 @@ class Orchestrator:
                 try:
                     step()
                     self._hampered.pop(name, None)
+                except FencedError:
+                    raise  # another pipeline has taken over: nothing that this one does counts any more
                 except LivetablesError as error:
                     if name not in self._hampered:
                         tell("hampered", step=name, problem=error.problem)
@@ -91,6 +93,8 @@ class Orchestrator:
     def resume(self) -> None:
         """Restore what is wanted from the control topic, and clear away what earlier generations left."""
         self._undecided_since = time.monotonic()
+        if not self._ground.pipeline_number:
+            self._ground.pipeline_number = self._sink.start_pipeline()
         self._tables.load()
         stored = {each.name: each for each in self._sink.generations() if NAME.fullmatch(each.name)}
         self._left_over = next((each for each in stored.values() if each.published), None)
@@ -112,8 +116,7 @@ class Orchestrator:
 
     def _adopt(self, left_over: StoredGeneration) -> None:
         """Resume what was live before the start, if its checkpoint is there and the configuration fits it."""
-        planned = self._ground.checkpoints.last_batch_id(left_over.name)
-        if left_over.last_batch_id is not None and (planned is None or planned < left_over.last_batch_id):
+        if left_over.positions and not self._ground.checkpoints.exists(left_over.name):
             return
         for wanted in (self._decisions.settled, self._decisions.wanted):
             topics = self._looked_at(wanted)
@@ -122,7 +125,7 @@ class Orchestrator:
             live = self._running.live = RunningGeneration(self._ground, left_over.name, wanted, topics, "live")
             live.started, live.switched = left_over.begun, left_over.published
             self._left_over = None
-            tell("resumed", generation=live.name, batch=left_over.last_batch_id, **status.pointed_to(wanted))
+            tell("resumed", generation=live.name, sequence=left_over.sequence, **status.pointed_to(wanted))
             if wanted == self._decisions.wanted:
                 was_live = wanted == self._decisions.settled
                 self._decisions.concluded(wanted, live.name, "it is live", was_live=was_live)
@@ -231,17 +234,23 @@ class Orchestrator:
             return
         seconds = (datetime.now(UTC) - build.started).total_seconds()
         read, to_read = build.records_read, build.records_to_read
-        if build.is_working() and read >= to_read:
-            tell("caught_up", generation=build.name, records=read, seconds=f"{seconds:.1f}")
+        if build.is_working() and build.mode == "real_time":
+            tell("caught_up", generation=build.name, records=to_read, seconds=f"{seconds:.1f}")
             why = f"it has caught up with {to_read:,} records"
+        elif build.has_query and build.mode == "micro_batch" and read >= to_read and build.choose_mode():
+            build.change_mode()  # and when it follows its topics, it takes over
+            tell("mode", generation=build.name, mode=build.mode, lag=build.lag)
+            return
         elif build.is_working() and seconds >= self._ground.config.generations.switch_after_seconds:
             why = f"after {seconds:.0f} s it takes over with {read:,} of {to_read:,} records read"
         else:
             return
-        if self._running.live and (misfit := build.misfit(self._running.live.wanted)):
-            self._build_failed("rejected", misfit)
-            return
-        self._supervision.count()  # it is told to be live with its rows, not some seconds before them
+        stored = self._supervision.count()  # it is told to be live with its rows, not some seconds before them
+        if self._running.live and build.name in stored:
+            letters = self._sink.dead_letters(build.name)
+            if misfit := build.misfit(self._running.live.wanted, letters, stored[build.name].rows):
+                self._build_failed("rejected", misfit)
+                return
         if self._published(build):
             self._running.build = None
             self._builds_failed = 0

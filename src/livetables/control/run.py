@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -25,8 +24,6 @@ from livetables.pipeline.topics import ControlTopic, KafkaTopics
 LOOP_PATIENCE_SECONDS = 3.0  # the loop asks again by itself
 LOOK_SECONDS_MAX = 5.0
 AGAIN_SECONDS = 2.0
-SOCKET_PATH_BYTES_MAX = 103  # on every system; Linux has four more
-SOCKET_NAME_BYTES = len("/.01234567-89ab-cdef-0123-456789abcdef.sock")  # as Spark calls them
 
 
 def run_pipeline(
@@ -108,13 +105,10 @@ def _session(config: PipelineConfig, local_directory: Path | None) -> SparkSessi
 
 def _local_settings(directory: Path) -> dict[str, str]:
     """What lets Spark keep its working files in a directory."""
-    settings = {
+    return {
         "spark.local.dir": str(directory),
         "spark.driver.extraJavaOptions": f"{JVM_OPTIONS} -Djava.io.tmpdir={directory}",
     }
-    if len(os.fsencode(directory)) + SOCKET_NAME_BYTES > SOCKET_PATH_BYTES_MAX:
-        settings["spark.python.unix.domain.socket.enabled"] = "false"  # loopback TCP is a little slower
-    return settings
 
 
 @contextmanager

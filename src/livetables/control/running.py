@@ -1,4 +1,4 @@
-"""One generation as it runs: its streaming query, its checkpoint, its way to the server, and how it fares."""
+"""One generation as it runs: its streaming query, its checkpoint, its mode, and how far it is."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import hashlib
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import count
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -16,29 +18,31 @@ from pyspark.sql.streaming.query import StreamingQuery
 from livetables.config import Config, server_ca
 from livetables.control.generation import Event, State, next_state
 from livetables.control.resolve import Wanted
-from livetables.pipeline.callback import Callback
 from livetables.pipeline.checkpoints import Checkpoints
-from livetables.pipeline.delivery import Delivered, Delivery
-from livetables.pipeline.flight_sink import FlightSink
-from livetables.pipeline.java_errors import JAVA_ERRORS, java_causes, with_causes
+from livetables.pipeline.flight_sink import DeadLetters, FlightSink
+from livetables.pipeline.java_errors import JAVA_ERRORS, with_causes
 from livetables.pipeline.kafka_clients import Redaction, with_own_login
-from livetables.pipeline.lag import records_read, source_reports
-from livetables.pipeline.phases import batch_times
-from livetables.pipeline.query import start_generation
+from livetables.pipeline.lag import Offsets, committed_offsets, lag_of, records_read
+from livetables.pipeline.modes import Mode, ModeChoice, batch_seconds
+from livetables.pipeline.query import Target, start_generation
 from livetables.pipeline.topics import Topic
 from livetables.spec import GenerationSpec
-from livetables.wire import BatchTimes, SourceReport
+from livetables.wire import SourceReport
 
-LAYOUT_VERSION = 1  # of what a checkpoint holds; a new one builds every generation anew
+LAYOUT_VERSION = 2  # of what a checkpoint holds; a new one builds every generation anew
 FIRST_DELAY_SECONDS = 1.0
 DELAY_SECONDS_MAX = 30.0
 SINK_PATIENCE_SECONDS = 60.0
 TRIES = 3  # without a batch in between, until a query counts as failed
+STEADY_SECONDS = 5.0  # that a query in real time has to run, to count as working again
+RUNS_A_PIPELINE = 1_000_000
 CAUSE_CHARACTERS_MAX = 400
 NAME = re.compile(r"g(?P<number>[0-9]+)-(?P<fingerprint>[0-9a-f]{8})")
+REFUSAL = re.compile(r"(unknown_generation|refused|fenced|gap): (.*)", re.DOTALL)  # as FrameWriter says it
+TOO_FEW_SLOTS = "CONCURRENT_SCHEDULER_INSUFFICIENT_SLOT"
 
 
-@dataclass(frozen=True)
+@dataclass
 class Ground:
     """What all generations of a pipeline stand on."""
 
@@ -47,6 +51,8 @@ class Ground:
     token: str
     checkpoints: Checkpoints
     token_file: str | None = None  # where another key is found when the server does not take this one
+    pipeline_number: int = 0  # which the server has given this pipeline, to refuse those before it
+    _starts: count[int] = field(default_factory=lambda: count(1))
 
     def sink(self, patience_seconds: float = SINK_PATIENCE_SECONDS) -> FlightSink:
         return FlightSink(
@@ -55,6 +61,18 @@ class Ground:
             token_file=self.token_file,
             ca_file=server_ca(self.config),
             patience_seconds=patience_seconds,
+        )
+
+    def target(self, url: str) -> Target:
+        """Where the writers of the next query send to."""
+        ca_file = server_ca(self.config) if url.startswith("https:") else None
+        return Target(
+            url,
+            self.token,
+            self.pipeline_number * RUNS_A_PIPELINE + next(self._starts),
+            token_file=self.token_file,
+            authorities=Path(ca_file).read_text() if ca_file else None,
+            patience_seconds=SINK_PATIENCE_SECONDS,
         )
 
     def fingerprint(self, spec: GenerationSpec, topics: Mapping[str, Topic]) -> str:
@@ -84,15 +102,20 @@ class RunningGeneration:
         self.blocked: str | None = None  # why its topics cannot be read
         self.outdated: str | None = None  # why it can never be right again, and another must take its place
         self.starts = 0  # of its query
-        self.tries = 0  # starts without a batch since
+        self.tries = 0  # starts without a sign that it works since
         self.due = 0.0  # when to start it (again)
+        self.url = ""  # of the server, for its frames
         self._ground = ground
         self._targets = dict(topics)
         self._query: StreamingQuery | None = None
-        self._delivery: Delivery | None = None
-        self._delivered = Delivered()
-        self._callback = Callback()
-        self._told_batch_id: int | None = None  # the last whose times were told
+        self._query_started = 0.0
+        self._choice = ModeChoice()
+        self._batch_seconds = 0
+        self._committed: Offsets = {}  # by topic and partition, at the end of the last batch that Spark has told of
+        self._batch_id: int | None = None  # of that batch
+        self._reports: list[SourceReport] = []
+        self._ends_before: tuple[float, int] | None = None
+        self._records_per_second = 0.0
 
     def move(self, event: Event) -> None:
         self.state = next_state(self.state, event)
@@ -101,34 +124,54 @@ class RunningGeneration:
     # Its query
 
     @property
+    def mode(self) -> Mode:
+        return self._choice.mode
+
+    @property
     def has_query(self) -> bool:
         return self._query is not None
 
-    def start(self) -> None:
-        """Start its query, or start it again where its checkpoint is."""
+    def start(self, url: str) -> None:
+        """Start its query, or start it again where its checkpoint is; its frames go to the server at `url`."""
+        self.url = url
         self.starts += 1
         self.tries += 1
-        self._delivery = Delivery(self._ground.sink(), self._delivered)
-        self._callback = Callback()
+        self._start_query()
+
+    def _start_query(self) -> None:
         config = self._ground.config
+        checkpoints = self._ground.checkpoints
+        if not checkpoints.has_commits(self.name):
+            # Without one there is nothing to resume, and Spark does not start on what a crash has left.
+            checkpoints.remove(self.name)
+        self._batch_seconds = batch_seconds(config.pipeline.batch_seconds, self._records_per_second)
         try:
             self._query = start_generation(
                 self._ground.spark,
                 self.spec,
                 generation=self.name,
                 kafka_properties=with_own_login(config.kafka.client_properties()),
-                checkpoint=self._ground.checkpoints.path(self.name),
-                sink=self._delivery,
+                checkpoint=checkpoints.path(self.name),
+                target=self._ground.target(self.url),
+                mode=self.mode,
                 max_records_per_batch=config.pipeline.max_records_per_batch,
-                callback=self._callback,
+                batch_seconds=self._batch_seconds,
             )
+            self._query_started = time.monotonic()
         except JAVA_ERRORS as error:
-            self._delivery.close()
             self._wait(_first_line(str(error)))
 
     def is_working(self) -> bool:
-        """Whether its query runs, and has done something since its start."""
-        return self._query is not None and self._query.isActive and self._query.lastProgress is not None
+        """Whether its query runs, and has done something since its start: a batch, or all tasks of real time."""
+        if self._query is None or not self._query.isActive:
+            return False
+        return self._query.lastProgress is not None or (self.mode == "real_time" and self._tasks_run())
+
+    def is_steady(self) -> bool:
+        """Whether it works, and has done so long enough to forget earlier failures."""
+        return self.is_working() and (
+            self.mode == "micro_batch" or time.monotonic() - self._query_started >= STEADY_SECONDS
+        )
 
     def has_died(self) -> bool:
         return self._query is not None and not self._query.isActive
@@ -136,29 +179,101 @@ class RunningGeneration:
     def bury(self) -> None:
         """Take note of why its query died, and when to start it again."""
         assert self._query
-        assert self._delivery
-        error, causes = self._callback.error, _causes(self._query, self._callback)
-        told = self._delivery.refused or self._delivery.unanswered
-        self._wait(f"{told.problem}; {told.cure}" if told else _root_cause(causes, error))
-        if self._delivery.refused:
-            self.outdated = f"the server does not have what was delivered to it: {self._delivery.refused.problem}"
-        elif any("KAFKA_DATA_LOSS" in (cause.getMessage() or "") for cause in causes):
+        failure = self._query._jsq.exception()
+        causes = list(with_causes(failure.get().getCause())) if failure.isDefined() else []
+        messages = [cause.getMessage() or "" for cause in causes]
+        refusal = next((found for message in messages if (found := REFUSAL.match(message))), None)
+        if refusal:
+            self._wait(refusal[2])
+        elif any(TOO_FEW_SLOTS in message for message in messages):
+            self._wait(self._too_few_slots())
+        else:
+            self._wait(_root_cause(causes))
+        if refusal and refusal[1] != "fenced":
+            self.outdated = f"the server does not have what was delivered to it: {self.trouble}"
+        elif any("KAFKA_DATA_LOSS" in message for message in messages):
             self.outdated = self.trouble
-        self._release()
+        self._query = None
 
     def stop(self) -> None:
         """End its query, in the middle of a batch if need be. What it has stays."""
-        if self._query is not None and self._delivery is not None:
-            self._delivery.close()  # a batch that waits for the server would hold up the stop
+        if self._query is not None:
             self._query.stop()
-            self._release()
+            self._query = None
 
-    def _release(self) -> None:
-        """Its query has ended: what it used is not needed any more."""
-        if self._delivery is not None:
-            self._delivery.close()
-        self._callback.close()
-        self._query = None
+    # How far it is
+
+    def follow(self, positions: Mapping[str, Mapping[int, int]]) -> None:
+        """Take note of how far it is: `positions` are what the server has, by table and partition."""
+        self._look_at_progress()
+        self._reports = [
+            SourceReport(
+                table.publish,
+                table.topic,
+                lag_of(
+                    self.seen[table.topic],
+                    positions.get(table.name, {}),
+                    self._committed.get(table.topic, {}),
+                    self._first_offsets(table.topic, table.start == "earliest"),
+                ),
+            )
+            for table in self.spec.tables
+            if table.topic in self.seen
+        ]
+        self._measure_rate()
+
+    @property
+    def lag(self) -> int:
+        """How many records its topics have that the server does not."""
+        return sum(report.lag_records for report in self._reports)
+
+    def choose_mode(self) -> Mode | None:
+        """The mode that its query should change to, if it should."""
+        before = self.mode
+        if self.state in ("building", "catching_up") and self.records_read < self.records_to_read:
+            return None  # what it has at its start is read in batches, of which Spark tells how far they have come
+        mode = self._choice.next(time.monotonic(), self.lag, self._records_per_second)
+        return mode if mode != before else None
+
+    def change_mode(self) -> None:
+        """Go on in the mode that was chosen."""
+        self.stop()
+        self._start_query()
+
+    def adjust_batches(self) -> bool:
+        """Whether batches in real time should have another length from now on: true just after one has ended."""
+        if self.mode != "real_time" or self._query is None:
+            return False
+        before = self._batch_id
+        self._look_at_progress()
+        wanted = batch_seconds(self._ground.config.pipeline.batch_seconds, self._records_per_second)
+        return self._batch_id != before and not self._batch_seconds / 2 < wanted < self._batch_seconds * 2
+
+    def _look_at_progress(self) -> None:
+        progress = self._query.lastProgress if self._query else None
+        if progress is not None:
+            self._batch_id = progress.batchId
+            for topic, offsets in committed_offsets(progress).items():
+                self._committed[topic] = {**self._committed.get(topic, {}), **offsets}
+
+    def _first_offsets(self, topic: str, from_beginning: bool) -> Mapping[int, int]:
+        """Where reading began, as far as Spark has not told it."""
+        targets = self._targets.get(topic)
+        if targets is None:
+            return {}
+        return targets.beginnings if from_beginning else targets.ends
+
+    def _measure_rate(self) -> None:
+        """How many records come per second."""
+        now, ends = time.monotonic(), sum(end for topic in self.seen.values() for end in topic.ends.values())
+        if self._ends_before is not None:
+            before, ends_before = self._ends_before
+            if now - before >= 1.0:
+                rate = max(0, ends - ends_before) / (now - before)
+                self._records_per_second += (rate - self._records_per_second) * 0.3
+                self._ends_before = (now, ends)
+        else:
+            self._ends_before = (now, ends)
 
     # How it fares
 
@@ -179,30 +294,47 @@ class RunningGeneration:
     @property
     def records_read(self) -> int:
         """How many of those it has read."""
-        return records_read(self._query.lastProgress if self._query else None, self._targets)
+        self._look_at_progress()
+        return records_read(self._committed, self._targets)
 
     def reports(self) -> list[SourceReport]:
-        """How far behind its topics it was after its last batch."""
-        progress = self._query.lastProgress if self._query else None
-        return source_reports(progress, self.spec) if progress else []
+        """How far behind its topics it is."""
+        return self._reports
 
-    def batch_times(self) -> list[BatchTimes]:
-        """What its batches took, those since the last call, the newest first."""
-        found = batch_times(self._query, self._callback.steps, self._told_batch_id) if self._query else {}
-        self._told_batch_id = max(found, default=self._told_batch_id)
-        return list(found.values())
+    def misfit(self, before: Wanted, dead_letters: Mapping[str, DeadLetters], rows: Mapping[str, int]) -> str | None:
+        """Says of which topic not one record is a row of its table, among those that were not wanted before.
 
-    def misfit(self, before: Wanted) -> str | None:
-        """Says of which topic not one record fits its table, among those that were not wanted before."""
-        rows, dead = self._delivered.upserts, self._delivered.dead_letters
+        Dead letters and rows are counted by what readers call the table.
+        """
         for table in self.spec.tables:
-            source = table.publish
-            if before.topics.get(table.name) != table.topic and dead[source] and not rows[source]:
+            dead = dead_letters.get(table.publish)
+            if before.topics.get(table.name) != table.topic and dead and not rows.get(table.publish):
                 return (
-                    f"none of the {dead[source]:,} records read from topic {table.topic} fits table {table.name}, "
-                    f"the first because: {self._delivered.first_reasons[source]}"
+                    f"none of the {dead.count:,} records read from topic {table.topic} fits table {table.name}, "
+                    f"the first because: {dead.reason}"
                 )
         return None
+
+    def _tasks_run(self) -> bool:
+        """Whether all tasks of a query in real time are there: from then on records pass at once."""
+        assert self._query
+        tracker = self._ground.spark.sparkContext.statusTracker()
+        stages = [
+            tracker.getStageInfo(stage)
+            for job in tracker.getJobIdsForGroup(self._query.runId)
+            if (info := tracker.getJobInfo(job)) and info.status == "RUNNING"
+            for stage in info.stageIds
+        ]
+        return bool(stages) and all(stage and 0 < stage.numTasks == stage.numActiveTasks for stage in stages)
+
+    def _too_few_slots(self) -> str:
+        partitions = self._ground.spark.conf.get("spark.sql.shuffle.partitions")
+        read = sum(len(topic.ends) for topic in self.seen.values())
+        return (
+            f"{self._ground.config.pipeline.master} has too few slots: in real time each of the {read} topic "
+            f"partitions and {partitions} shuffle partitions of every generation that runs needs one; give the cluster "
+            "more cores, or set pipeline.shuffle_partitions and generations.max_lingering lower"
+        )
 
     def _wait(self, trouble: str) -> None:
         said = Redaction(self._ground.config.kafka.client_properties()).applied(trouble)
@@ -210,22 +342,11 @@ class RunningGeneration:
         self.due = time.monotonic() + min(DELAY_SECONDS_MAX, FIRST_DELAY_SECONDS * 2 ** (self.tries - 1))
 
 
-def _causes(query: StreamingQuery, callback: Callback) -> list[Any]:
-    """What Java threw when a query died, down to its root. Of what a call of Python ends with, Spark has the text."""
-    if callback.error is not None:
-        return java_causes(callback.error)
-    failure = query._jsq.exception()
-    return list(with_causes(failure.get().getCause())) if failure.isDefined() else []
-
-
-def _root_cause(causes: Sequence[Any], error: Exception | None) -> str:
+def _root_cause(causes: Sequence[Any]) -> str:
     """The root cause in one sentence: what it is called and the first line that it says."""
-    if causes:
-        name, said = causes[-1].getClass().getSimpleName(), causes[-1].getMessage() or ""
-    elif error:
-        name, said = type(error).__name__, str(error)
-    else:
+    if not causes:
         return "Spark stopped the query without saying why"
+    name, said = causes[-1].getClass().getSimpleName(), causes[-1].getMessage() or ""
     return f"{name}: {_first_line(said)}".removesuffix(": ")
 
 

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from livetables.control.log import tell
 from livetables.control.running import RunningGeneration
 from livetables.errors import SinkError
-from livetables.pipeline import changelog
-from livetables.pipeline.flight_sink import FlightSink, NoAnswerError
+from livetables.pipeline.flight_sink import FlightSink, NoAnswerError, StoredGeneration
+from livetables.pipeline.plan import shapes
 from livetables.pipeline.topics import KafkaTopics, Topic, TopicProblem, was_replaced
 
-COUNT_SECONDS = 5.0  # between two questions to the server what it has
-LOOK_SECONDS = 5.0  # between two looks at the topics of what runs
-BLOCKED_SECONDS = 2.0  # likewise, while they cannot be read
+COUNT_SECONDS = 5.0  # between two questions to the server how many rows it has
+LOOK_SECONDS = 1.0  # between two looks at the topics of what runs, and at how far it is
+LOOK_SHARE_MAX = 0.1  # of the time may go into that: a thousand partitions take a while
+BLOCKED_SECONDS = 2.0  # between two looks at topics that cannot be read
 
 
 @dataclass
@@ -49,11 +50,12 @@ class Supervision:
             if generation.has_died():
                 generation.bury()
                 tell("query_died", generation=generation.name, tries=generation.tries, cause=generation.trouble)
-            elif generation.tries and generation.is_working():
+            elif generation.tries and generation.is_steady():
                 self._works(generation)
         due = [each for each in self._running.all() if not each.has_query and not each.outdated and each.due <= now]
         if due or now >= self._look_due:
             self._look()
+            self._follow()
         for generation in due:
             if not generation.blocked and not generation.outdated:
                 self.start(generation)
@@ -65,16 +67,18 @@ class Supervision:
     def start(self, generation: RunningGeneration) -> None:
         """Start a generation's query, where its checkpoint is."""
         try:
-            # With the little patience of the loop: the query's own sink has more.
-            self._sink.begin(generation.name, changelog.shapes(generation.spec))
+            url = self._sink.begin(generation.name, shapes(generation.spec))
         except NoAnswerError:
             raise
         except SinkError as error:
             generation.outdated = error.problem
             return
-        generation.start()
+        if generation.starts == 0:
+            generation.follow(self._sink.positions().get(generation.name, {}))
+            generation.choose_mode()
+        generation.start(url)
         self._running.query_restarts += generation.starts > 1
-        tell("query_started", generation=generation.name, tries=generation.tries)
+        tell("query_started", generation=generation.name, mode=generation.mode, tries=generation.tries)
 
     def _works(self, generation: RunningGeneration) -> None:
         generation.tries = 0
@@ -83,8 +87,18 @@ class Supervision:
             generation.move("query_started")
             tell("recovered", generation=generation.name)
 
-    def count(self) -> None:
-        """See what the server has of each generation. Only a batch would find out otherwise, and none may come."""
+    def _follow(self) -> None:
+        """See how far each generation is, and whether it should read in another mode."""
+        positions = self._sink.positions()
+        for generation in self._running.all():
+            is_adjusted = generation.adjust_batches()
+            generation.follow(positions.get(generation.name, {}))
+            if generation.has_query and (generation.choose_mode() or is_adjusted):
+                generation.change_mode()
+                tell("mode", generation=generation.name, mode=generation.mode, lag=generation.lag)
+
+    def count(self) -> dict[str, StoredGeneration]:
+        """See what the server has of each generation. Only a frame would find out otherwise, and none may come."""
         stored = {each.name: each for each in self._sink.generations()}
         for generation in self._running.all():
             known = stored.get(generation.name)
@@ -96,9 +110,11 @@ class Supervision:
             if is_lost and not generation.outdated:
                 generation.outdated = "the server has lost its tables"
                 generation.stop()
+        return stored
 
     def _look(self) -> None:
         """See whether topics are still those that generations read, and can be read."""
+        started = time.monotonic()
         running = self._running.all()
         found = self._topics.look({name for generation in running for name in generation.seen})
         for generation in running:
@@ -113,4 +129,5 @@ class Supervision:
             if generation.blocked:
                 generation.due = time.monotonic() + BLOCKED_SECONDS
         is_blocked = any(generation.blocked for generation in running)
-        self._look_due = time.monotonic() + (BLOCKED_SECONDS if is_blocked else LOOK_SECONDS)
+        rest = max(LOOK_SECONDS, (time.monotonic() - started) / LOOK_SHARE_MAX)
+        self._look_due = time.monotonic() + (BLOCKED_SECONDS if is_blocked else rest)

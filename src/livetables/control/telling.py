@@ -109,7 +109,7 @@ class Telling:
             self._started,
             self._running.query_restarts,
             {state: states[state] for state in STATES},
-            [times for generation in self._running.all() for times in generation.batch_times()],
+            {generation.name: generation.mode for generation in self._running.all()},
             self._spark_ui,
         )
 
@@ -122,7 +122,14 @@ class Telling:
         problem = (live.outdated or live.problem) if live else notice
         if problem or hampered:
             return "failed", problem or hampered or ""
-        return (live.state, notice or "up to date") if live else ("starting", "looking at the topics")
+        return (live.state, notice or _pace(live)) if live else ("starting", "looking at the topics")
+
+
+def _pace(generation: RunningGeneration) -> str:
+    """How a generation follows its topics, in a sentence."""
+    if generation.mode == "real_time":
+        return "up to date"
+    return f"reading a backlog of {generation.lag:,} records in micro-batches"
 
 
 def _row(generation: RunningGeneration) -> status.Row:

@@ -48,6 +48,7 @@ NOTES: Mapping[str, str] = {
     "pipeline.driver_memory_megabytes": "of Spark's driver",
     "pipeline.checkpoint_directory": "a path, or the URL of storage that all executors share",
     "pipeline.max_records_per_batch": "what is read of a backlog at once",
+    "pipeline.batch_seconds": "between two checkpoints; what a crash reads again",
     "control.topic": "control messages are read here; it is made if it is not there",
     "generations.linger_seconds": "how long the tables before a switch stay, for a rollback",
     "generations.max_lingering": "with more, the oldest goes at once",

@@ -9,7 +9,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from livetables.errors import LivetablesError
-from livetables.jars import java_executable
+from livetables.jars import java_compiler, java_executable
+from livetables.jvm.engine import compiled_engine
 from livetables.jvm.fetch import KINDS, LIST, checksums, copied_by_maven, fetch
 
 
@@ -24,8 +25,10 @@ def main() -> int:
         if arguments.list:
             write_list()
         else:
+            say = partial(print, flush=True)
             for kind in KINDS:
-                fetch(kind, arguments.directory, partial(print, flush=True))
+                fetch(kind, arguments.directory, say)
+            compiled_engine(arguments.directory, java_compiler, say)
     except LivetablesError as error:
         print(f"livetables: {error.problem}\n  cure: {error.cure}", file=sys.stderr)
         return 2

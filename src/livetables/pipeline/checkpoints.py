@@ -25,10 +25,14 @@ class Checkpoints:
         """Those that have a checkpoint, or began one."""
         return [status.getPath().getName() for status in self._listed(self._directory)]
 
-    def last_batch_id(self, generation: str) -> int | None:
-        """The last batch that was planned, if any was."""
-        names = [status.getPath().getName() for status in self._listed(f"{self.path(generation)}/offsets")]
-        return max((int(name) for name in names if name.isdecimal()), default=None)
+    def exists(self, generation: str) -> bool:
+        """Whether a query has begun one."""
+        return any(status.getPath().getName() == "metadata" for status in self._listed(self.path(generation)))
+
+    def has_commits(self, generation: str) -> bool:
+        """Whether a batch has been finished, from which a query can go on."""
+        names = [status.getPath().getName() for status in self._listed(f"{self.path(generation)}/commits")]
+        return any(name.isdecimal() for name in names)
 
     def remove(self, generation: str) -> None:
         """Removing one that is not there changes nothing."""

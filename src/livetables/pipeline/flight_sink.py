@@ -4,6 +4,7 @@ A server that is away for a while is waited for: begin, put, publish and drop ma
 answer is made again until there is one or patience ends. What the server refuses is an error at once.
 
 SinkError               the server refuses: to ask again would not help
+├── FencedError         another pipeline has taken over the server
 ├── NoAnswerError       no answer, or not now: it was asked again until patience ended
 └── SinkClosedError     the sink was closed on this side, by another thread
 """
@@ -17,10 +18,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 from pyarrow import flight
@@ -30,7 +32,7 @@ from livetables.change import Batch, TableShape
 from livetables.config import tokens_in
 from livetables.errors import LivetablesError, RequestError, SetupError, SinkError
 from livetables.tls import trusted_certificates
-from livetables.wire import ControlRequest, PipelineReport, Receipt, SourceReport, encode_batch, encode_shapes
+from livetables.wire import NO_BATCH, ControlRequest, PipelineReport, Receipt, SourceReport, encode_batch, encode_shapes
 
 BODY_BYTES_MAX = 2_000_000_000  # gRPC's messages end at 2 GiB
 DELAY_SECONDS_MAX = 2.0
@@ -44,6 +46,9 @@ CLIENT_OPTIONS = [
 
 log = logging.getLogger(__name__)
 
+PIPELINE_HEADER = b"livetables-pipeline"
+
+Positions = Mapping[str, Mapping[int, int]]  # by source table and Kafka partition: the next offset to be applied
 Answer = TypeVar("Answer")
 Call = Callable[[flight.FlightCallOptions], Answer]
 
@@ -57,6 +62,20 @@ class StoredGeneration:
     published: datetime | None
     begun: datetime
     rows: Mapping[str, int]  # by table
+    sequence: int = NO_BATCH  # of its last commit
+    positions: Positions = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class DeadLetters:
+    """The dead letters of a table: how many, and the reason of the first one."""
+
+    count: int
+    reason: str
+
+
+class FencedError(SinkError):
+    """Another pipeline has taken over the server."""
 
 
 class NoAnswerError(SinkError):
@@ -76,6 +95,7 @@ class _NoTableError(SinkError):
 
 # What the server's errors mean, by their codes; all others are refusals.
 ERRORS: Mapping[str, type[SinkError]] = {
+    "fenced": FencedError,
     "busy": NoAnswerError,
     "timeout": NoAnswerError,
     "unavailable": NoAnswerError,
@@ -94,14 +114,18 @@ class FlightSink:
         *,
         token_file: str | None = None,
         ca_file: Path | None = None,
+        number: int | None = None,
         call_seconds_max: float = 60.0,
         patience_seconds: float = 60.0,
     ) -> None:
         """With a token file, a key that the server does not take is looked up there again.
 
+        With the `number` of a pipeline, calls are refused (FencedError) when a newer pipeline has taken over.
+
         Of a grpc+tls:// location, the certificates in `ca_file` vouch for the server; without one, the system's.
         """
         self._location = location
+        self._number = number
         self._token_file = token_file
         self._ca_file = ca_file if location.startswith("grpc+tls:") else None
         self._headers = _headers(token)
@@ -127,8 +151,17 @@ class FlightSink:
 
     # What may be repeated, and is
 
-    def begin(self, generation: str, shapes: Sequence[TableShape]) -> None:
-        self._act_patiently("begin", encode_shapes(generation, shapes))
+    def start_pipeline(self) -> int:
+        """Get a number from the server, and use it from now on: pipelines with an older one are refused."""
+        number: int = self._act_patiently("start_pipeline", b"")["number"]
+        self._number = number
+        return number
+
+    def begin(self, generation: str, shapes: Sequence[TableShape]) -> str:
+        """Make room for a generation. The answer is the base URL of the same server for HTTP."""
+        answer = self._act_patiently("begin", encode_shapes(generation, shapes))
+        host = urlsplit(self._location).hostname or ""
+        return f"{answer['scheme']}://{f'[{host}]' if ':' in host else host}:{answer['http_port']}"
 
     def put(self, batch: Batch) -> None:
         body = encode_batch(batch)
@@ -154,9 +187,20 @@ class FlightSink:
                 datetime.fromisoformat(each["published"]) if each["published"] else None,
                 datetime.fromisoformat(each["begun"]),
                 each["rows"],
+                each["sequence"],
+                _positions(each["positions"]),
             )
             for each in self._act_patiently("generations", b"")
         )
+
+    def positions(self) -> dict[str, Positions]:
+        """How far each generation is in its topics, by generation."""
+        return {name: _positions(each) for name, each in self._act_patiently("positions", b"").items()}
+
+    def dead_letters(self, generation: str) -> dict[str, DeadLetters]:
+        """The dead letters of a generation, by what readers call their table."""
+        answer = self._act_patiently("dead_letters", _json({"generation": generation}))
+        return {source: DeadLetters(each["count"], each["reason"]) for source, each in answer.items()}
 
     def table(self, name: str) -> pa.Table | None:
         """All rows of a published table, by its stable name; None when there is no such table."""
@@ -257,7 +301,8 @@ class FlightSink:
             if self._closed.is_set():
                 raise SinkClosedError
             self._waiting.add(answer)
-        options = flight.FlightCallOptions(timeout=seconds_max, headers=self._headers)
+        number = [] if self._number is None else [(PIPELINE_HEADER, str(self._number).encode())]
+        options = flight.FlightCallOptions(timeout=seconds_max, headers=[*self._headers, *number])
         threading.Thread(target=_settle, args=(answer, call, options), name=f"flight-{name}", daemon=True).start()
         try:
             return answer.result()
@@ -320,6 +365,12 @@ def _headers(token: str) -> list[tuple[bytes, bytes]]:
     if not (token.isascii() and token.isprintable()):
         raise SinkError("the token has characters that a header cannot carry", "set LIVETABLES_TOKEN to plain ASCII")
     return [(b"authorization", b"Bearer " + token.encode())]
+
+
+def _positions(answer: Mapping[str, Mapping[str, int]]) -> Positions:
+    return {
+        source: {int(partition): position for partition, position in each.items()} for source, each in answer.items()
+    }
 
 
 def _cure(said: str) -> str:

@@ -1,4 +1,4 @@
-"""How far a generation is behind its topics, and how far it has come since its start, from what Spark tells."""
+"""How far a generation is: from what the server has, what Spark has committed, and where its topics end."""
 
 from __future__ import annotations
 
@@ -8,35 +8,42 @@ from collections.abc import Mapping
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 from livetables.pipeline.topics import Topic
-from livetables.spec import GenerationSpec
-from livetables.wire import SourceReport
+
+Offsets = dict[str, dict[int, int]]  # by topic and partition: the next one to read
 
 
-def source_reports(progress: StreamingQueryProgress, spec: GenerationSpec) -> list[SourceReport]:
-    """The records of each table's topic that were still to be read after a batch."""
-    behind: dict[str, int] = {}
+def committed_offsets(progress: StreamingQueryProgress) -> Offsets:
+    """What Spark had read at the end of its last batch. Two tables may read one topic, and both have to get there."""
+    reached: Offsets = {}
     for source in progress.sources:
-        read, there = _offsets(source.endOffset), _offsets(source.latestOffset)
-        for topic, partitions in there.items():
-            lag = sum(end - read.get(topic, {}).get(partition, 0) for partition, end in partitions.items())
-            behind[topic] = max(lag, behind.get(topic, 0))
-    return [SourceReport(table.publish, table.topic, behind.get(table.topic, 0)) for table in spec.tables]
+        for topic, partitions in _parsed(source.endOffset).items():
+            before = reached.get(topic)
+            found = {int(number): offset for number, offset in partitions.items()}
+            reached[topic] = found if before is None else {n: min(o, before.get(n, 0)) for n, o in found.items()}
+    return reached
 
 
-def records_read(progress: StreamingQueryProgress | None, topics: Mapping[str, Topic]) -> int:
-    """How many of the records that topics had when they were looked at have been read, or passed over, since."""
-    reached: dict[str, Mapping[str, int]] = {}
-    for source in progress.sources if progress else ():
-        for topic, partitions in _offsets(source.endOffset).items():
-            before = reached.get(topic, partitions)  # two tables may read one topic, and both have to get there
-            reached[topic] = {number: min(end, before.get(number, 0)) for number, end in partitions.items()}
+def lag_of(topic: Topic, stored: Mapping[int, int], committed: Mapping[int, int], first: Mapping[int, int]) -> int:
+    """How many records of a topic are still to come.
+
+    What is given are the next offsets: `stored` by the server, `committed` by Spark, and `first`, where reading began.
+    The server has those of records only; what a transaction leaves between them, Spark knows at the end of a batch.
+    """
     return sum(
-        max(0, min(end, reached.get(name, {}).get(str(number), 0)) - topic.beginnings[number])
+        max(0, end - max(stored.get(number, 0), committed.get(number, 0), first.get(number, 0)))
+        for number, end in topic.ends.items()
+    )
+
+
+def records_read(committed: Offsets, topics: Mapping[str, Topic]) -> int:
+    """How many of the records that topics had when they were looked at have been read, or passed over, since."""
+    return sum(
+        max(0, min(end, committed.get(name, {}).get(number, 0)) - topic.beginnings[number])
         for name, topic in topics.items()
         for number, end in topic.ends.items()
     )
 
 
-def _offsets(text: str | None) -> Mapping[str, Mapping[str, int]]:
+def _parsed(text: str | None) -> Mapping[str, Mapping[str, int]]:
     offsets: Mapping[str, Mapping[str, int]] | None = json.loads(text) if text else None
     return offsets or {}

@@ -26,11 +26,12 @@ JSON_OPTIONS = {
 
 
 def parse(records: DataFrame, table: Table) -> DataFrame:
-    """One output row per record. Columns stay in structs on their way through Spark, which has less to do then:
+    """One output row per record:
 
-    - `_row`: `ts`, `_id`, and `fields` with the columns
+    - `_id` and `ts`, as the source has them
+    - `fields`: a struct of the columns
     - `_dead`: true for a dead letter, and `_raw` its bytes; both null for a row
-    - `_unknown`: the names of fields that are no columns; null when there are none
+    - `_unknown`: the names of fields that are not columns; null when there are none
     """
     columns = [f"`{column.name}` {SPARK_TYPES[column.type]}" for column in table.columns]
     schema = ", ".join([*columns, "_corrupt string"])
@@ -40,7 +41,9 @@ def parse(records: DataFrame, table: Table) -> DataFrame:
     parsed = text.select("_id", "ts", "_bytes", "_text", fields)
     judged = parsed.withColumn("_dead", F.when(_is_dead(table), F.lit(True)))
     return judged.select(
-        F.struct("ts", "_id", "fields").alias("_row"),
+        "_id",
+        "ts",
+        "fields",
         "_dead",
         F.when(F.col("_dead"), F.col("_bytes")).alias("_raw"),
         F.when(F.col("_dead").isNull(), _unknown_fields(table)).alias("_unknown"),

@@ -1,43 +1,35 @@
-"""One generation as one streaming query with one checkpoint: its batches carry all tables and views together."""
+"""One generation as one streaming query with one checkpoint, in one of two modes that share it."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.conversion import PandasConversionMixin
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from livetables.change import Batch
-from livetables.pipeline import changelog
-from livetables.pipeline.callback import Callback
-from livetables.pipeline.join import join
+from livetables.pipeline.match import events
+from livetables.pipeline.modes import Mode
 from livetables.pipeline.parse import parse
-from livetables.pipeline.sink import Sink
+from livetables.pipeline.plan import plan_json
 from livetables.pipeline.source import read_topic
 from livetables.spec import GenerationSpec
 
-# Spark makes the code of every operator anew for each batch, in its tasks. For a few records that takes longer than
-# their evaluation without it: at 1,000 records a second, tasks took 92 instead of 166 ms interpreted.
-INTERPRETED_ROWS_MAX = 5_000
-CODE_SETTING = "spark.sql.codegen.factoryMode"
+FRAME_MS = 5  # what comes in this time goes together
 
 
-class Evaluation:
-    """How a query's expressions are evaluated: a batch is taken to be about as large as the one before it."""
+@dataclass(frozen=True)
+class Target:
+    """Where the writers of a query send their frames, and how long they wait for a server that is away."""
 
-    def __init__(self) -> None:
-        self.rows: int | None = None  # of the batch before; None: there may be a backlog
-        self._mode = ""
-
-    def suit(self, batch: DataFrame) -> None:
-        is_small = self.rows is not None and self.rows <= INTERPRETED_ROWS_MAX
-        mode = "NO_CODEGEN" if is_small else "FALLBACK"
-        if mode != self._mode:
-            batch.sparkSession.conf.set(CODE_SETTING, mode)  # a session of this query's own
-            self._mode = mode
+    url: str
+    token: str
+    run: int  # grows with each start of a query: the server refuses frames of an earlier one
+    token_file: str | None = None
+    authorities: str | None = None  # certificates as PEM text; None: those that Java trusts
+    patience_seconds: float = 60.0
 
 
 def start_generation(
@@ -47,55 +39,44 @@ def start_generation(
     generation: str,
     kafka_properties: Mapping[str, str],
     checkpoint: Path | str,
-    sink: Sink,
+    target: Target,
+    mode: Mode,
     max_records_per_batch: int,
-    callback: Callback | None = None,
+    batch_seconds: int = 300,
 ) -> StreamingQuery:
-    """Start a generation, or go on with it where its checkpoint is. For each micro-batch:
+    """Start a generation, or continue it where its checkpoint is. A record's way:
 
-    1. Spark plans it: the offsets to read are written to the checkpoint.
-    2. Its rows are computed and collected, in one action: a second would compute them again.
-    3. They become changes.
-    4. The sink commits the changes together with the batch id.
-    5. Spark writes the batch id to the checkpoint.
+    1. Spark reads it from Kafka, parses it, and sends it to the partition of its key.
+    2. The operator there keeps it, and emits it with everything that it changes.
+    3. The writer of that partition sends that to the server, which applies it in one transaction.
+    4. At the end of a batch, when the server has confirmed all frames, Spark writes offsets to the checkpoint.
 
-    A crash before 5 replays the batch with the same offsets and id; after 4, the sink ignores it. `callback` is told
-    of 2 to 4.
+    In micro-batches all four follow each other for a bounded number of records: the way for a backlog. In real time 1
+    to 3 happen for each record at once, and 4 every `batch_seconds`. A crash before 4 reads the records of the batch
+    again, and the server recognises what it has.
     """
-    records = {t.name: read_topic(spark, t, kafka_properties, max_records_per_batch) for t in spec.tables}
-    parsed = {table.name: parse(records[table.name], table) for table in spec.tables}
-    rows = join(parsed, spec)
-
-    evaluation = Evaluation()
-    callback = callback or Callback()
-
-    def deliver(batch: DataFrame, batch_id: int) -> None:
-        with callback.called():
-            handle(batch, batch_id)
-
-    def handle(batch: DataFrame, batch_id: int) -> None:
-        evaluation.suit(batch)
-        with callback.steps.timed(batch_id, "collect"):
-            collected = _collected(batch)  # 2
-        evaluation.rows = collected.num_rows
-        with callback.steps.timed(batch_id, "changelog"):
-            streams = changelog.untagged(collected)
-            changed = changelog.changes(streams, spec)  # 3
-            unknown = changelog.unknown_fields(streams, spec)
-        with callback.steps.timed(batch_id, "deliver"):
-            sink.put(Batch(generation, batch_id, changed, unknown, changelog.records(streams, spec)))  # 4
-
-    sink.begin(generation, changelog.shapes(spec))
-    return (
-        rows.writeStream.queryName(generation)
+    limit = max_records_per_batch if mode == "micro_batch" else None
+    parsed = {table.name: parse(read_topic(spark, table, kafka_properties, limit), table) for table in spec.tables}
+    jvm = spark._jvm
+    assert jvm is not None
+    where = {
+        "url": target.url,
+        "ca": target.authorities,
+        "token_file": target.token_file,
+        "generation": generation,
+        "run": target.run,
+        "real_time": mode == "real_time",
+        "frame_ms": FRAME_MS,
+        "patience_seconds": target.patience_seconds,
+    }
+    writer = (
+        events(parsed, spec)
+        .writeStream()
+        .queryName(generation)
         .outputMode("update")
         .option("checkpointLocation", str(checkpoint))
-        .foreachBatch(deliver)
-        .start()
+        .foreach(jvm.livetables.FrameWriter(plan_json(spec), json.dumps(where), str(target.token)))
     )
-
-
-def _collected(batch: DataFrame) -> pa.Table:
-    """What `toArrow` gives, without its last step: a cast that refuses a struct with a field that is never null."""
-    assert isinstance(batch, PandasConversionMixin)
-    return pa.Table.from_batches(batch._collect_as_arrow(empty_list_if_zero_records=False))
+    if mode == "real_time":
+        writer = writer.trigger(jvm.org.apache.spark.sql.streaming.Trigger.RealTime(f"{batch_seconds} seconds"))
+    return StreamingQuery(writer.start())

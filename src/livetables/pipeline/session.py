@@ -12,7 +12,7 @@ from pathlib import Path
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
-from livetables.jars import jar_directory
+from livetables.jars import engine_jar, jar_directory
 from livetables.settings import Secret
 
 # Hadoop's own default files put over a thousand properties into the configuration, and the join node broadcasts that
@@ -39,15 +39,12 @@ ANYWHERE: Mapping[str, str] = {
     # nearly every look-up once the state has a few million rows, and which stays when the store goes (SPARK-57183).
     "spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage": "true",
     "spark.sql.streaming.stateStore.rocksdb.maxMemoryUsageMB": "512",
-    # One RocksDB instance a partition for all of a join's state instead of four.
-    "spark.sql.streaming.join.stateFormatVersion": "3",
-    # The sink refuses a gap in the batches; a second check of every commit of the state finds nothing more.
+    # Micro-batches and real time share a checkpoint only with this one, from its first batch on.
+    "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
+    # How long a record may wait for others on its way to its key: half of the latency with Spark's 50.
+    "spark.shuffle.streaming.networkBufferMaxWaitTimeMs": "4",
+    # The server refuses a gap in the batches; a second check of every commit of the state finds nothing more.
     "spark.sql.streaming.stateStore.commitValidation.enabled": "false",
-    # The code of every stage is made anew for each batch. Whole stages are made by the driver, one after the other, and
-    # single operators by the tasks, at once: p50 393 to 336 ms at the same backlog rate (parsing and state dominate).
-    "spark.sql.codegen.wholeStage": "false",
-    # A third of that time went into looking for expressions that occur twice. There are none.
-    "spark.sql.subexpressionElimination.enabled": "false",
     # The text of every plan is made for a UI that does not show more than this.
     "spark.sql.ui.explainMode": "simple",
     # Each generation reads with consumers of its own; those of one that has retired would stay for five minutes.
@@ -58,13 +55,7 @@ ANYWHERE: Mapping[str, str] = {
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     # Adaptive planning is off in streaming anyway, and would re-plan the driver's own small queries.
     "spark.sql.adaptive.enabled": "false",
-    # Batches go to the driver as Arrow.
-    "spark.sql.execution.arrow.pyspark.enabled": "true",
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
-    # A batch of a backlog is large, and the driver collects all of it.
-    "spark.driver.maxResultSize": "0",
     "spark.broadcast.compress": "false",
-    "spark.python.unix.domain.socket.enabled": "true",
 }
 
 # Where driver and executors are on this machine: Spark picks an interface on its own otherwise.
@@ -82,16 +73,6 @@ LOCAL_ONLY: Mapping[str, str] = {
     "spark.locality.wait": "0",
 }
 
-# The plan of a generation is written in the order it should run in, so these rules are all it needs. The others cost
-# time in each batch, and some do harm: they would move a join's filters and narrowed columns below the exchange that it
-# shares with the table itself, and Kafka would be read twice.
-OPTIMIZER_RULES = (
-    "CombineUnions",
-    "CollapseProject",
-    "RemoveNoopOperators",
-    "ConstantFolding",
-)
-
 # What Spark's own pages and logs hide by its name, beside whatever a user keeps secret.
 SPARK_REDACTION = "(?i)secret|password|token|access[.]?key|jaas|credential"
 
@@ -99,38 +80,25 @@ SPARK_REDACTION = "(?i)secret|password|token|access[.]?key|jaas|credential"
 JVM_OPTIONS = "-Xss16m -XX:+UseParallelGC"
 
 
-# A generation that is built has a backlog to read, in tasks that take seconds. With one task a core at a time, the live
-# generation's would have to wait for them; with more, the operating system shares the cores out.
-TASKS_A_CORE = 4
+# In real time every partition of every topic and shuffle, of every generation that runs, has a task of its own, all at
+# once. They mostly wait, so there may be far more than cores.
+SLOTS = 1024
 
 
 def with_room(master: str) -> str:
-    """A `master` on this machine with so many tasks at once that several generations get along; others as they are."""
-    if re.match(r"local(\[|$)", master):
-        return f"local[{TASKS_A_CORE * (cores_of(master) or 1)}]"
-    return master
-
-
-def cores_of(master: str) -> int | None:
-    """How many cores a `master` has, or None where only the cluster knows."""
-    if master == "local":
-        return 1
-    if match := re.fullmatch(r"local\[(\d+|\*)(?:,\s*\d+)?\]", master):
-        return os.cpu_count() or 1 if match[1] == "*" else int(match[1])
-    if match := re.fullmatch(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]", master):
-        return int(match[1]) * int(match[2])
-    return None
+    """A `master` on this machine with a slot for every task; others as they are."""
+    return f"local[{SLOTS}]" if re.match(r"local(\[|$)", master) else master
 
 
 def session_settings(
     *,
     master: str = "local[*]",
     driver_memory_megabytes: int = 2048,
-    shuffle_partitions: int | None = None,
+    shuffle_partitions: int = 2,
     extra: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """Everything that Spark is told under a `master`. `extra` settings win over everything here."""
-    jars = sorted(str(jar) for jar in jar_directory("spark").glob("*.jar"))
+    jars = [*sorted(str(jar) for jar in jar_directory("spark").glob("*.jar")), str(engine_jar())]
     settings = {
         **ANYWHERE,
         "spark.master": master,
@@ -138,8 +106,8 @@ def session_settings(
         "spark.driver.memory": f"{driver_memory_megabytes}m",
         "spark.driver.extraJavaOptions": JVM_OPTIONS,
         "spark.executor.extraJavaOptions": JVM_OPTIONS,
-        # Fixed for a checkpoint's life. One a core: a single one halves the backlog rate and gains no latency.
-        "spark.sql.shuffle.partitions": str(shuffle_partitions or cores_of(master) or 8),
+        # Fixed for a checkpoint's life.
+        "spark.sql.shuffle.partitions": str(shuffle_partitions),
     }
     if master.startswith("local"):
         settings |= ONE_MACHINE
@@ -164,7 +132,7 @@ def start_session(
     *,
     master: str = "local[*]",
     driver_memory_megabytes: int = 2048,
-    shuffle_partitions: int | None = None,
+    shuffle_partitions: int = 2,
     extra: Mapping[str, str] | None = None,
 ) -> SparkSession:
     """Start Spark under any `master`. `extra` settings win over everything here."""
@@ -186,8 +154,8 @@ def start_session(
     # PySpark takes Ctrl-C for itself and cancels jobs in the middle of a batch; how to stop is the program's decision.
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, on_interrupt)
-    spark.sparkContext.setLogLevel("ERROR")
-    spark.conf.set("spark.sql.optimizer.excludedRules", ",".join(_rules_to_exclude(spark)))
+    # Every stop of a query in real time would log some hundred lines. Why a query died, the orchestrator logs.
+    spark.sparkContext.setLogLevel("FATAL")
     return spark
 
 
@@ -199,19 +167,3 @@ def _start_jvm(settings: Mapping[str, str]) -> None:
         for name, value in settings.items():
             conf.set(name, value)
         SparkContext._ensure_initialized(conf=conf)
-
-
-def _rules_to_exclude(spark: SparkSession) -> list[str]:
-    """All optimizer rules of this Spark that can be excluded, without those that a generation's plan needs."""
-    optimizer = spark._jsparkSession.sessionState().optimizer()
-    batches = optimizer.batches()
-    names = {
-        batches.apply(number).rules().apply(position).ruleName()
-        for number in range(batches.size())
-        for position in range(batches.apply(number).rules().size())
-    }
-    return sorted(
-        name
-        for name in names
-        if name.rpartition(".")[2] not in OPTIMIZER_RULES and not optimizer.nonExcludableRules().contains(name)
-    )

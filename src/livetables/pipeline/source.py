@@ -17,23 +17,28 @@ FETCH_PROPERTIES: Mapping[str, str] = {
     "fetch.max.wait.ms": "5",
 }
 
+# Kafka takes any time. From 1582-10-15, before which Spark counts days by another calendar, to the end of 9999, after
+# which Python has no times, a record has its own; any other has the nearest of these.
+TIME_MS_MIN, TIME_MS_MAX = -12_219_292_800_000, 253_402_300_799_999
+
 
 def read_topic(
-    spark: SparkSession, table: Table, kafka_properties: Mapping[str, str], max_records_per_batch: int
+    spark: SparkSession, table: Table, kafka_properties: Mapping[str, str], max_records_per_batch: int | None
 ) -> DataFrame:
-    """The records of a table's topic: `_id`, `ts` and the `value` as bytes. The record's key is ignored."""
+    """The records of a table's topic: `_id`, `ts` in milliseconds, and the `value` as bytes. The key is ignored."""
     properties = {f"kafka.{name}": value for name, value in {**FETCH_PROPERTIES, **kafka_properties}.items()}
-    records = (
+    reader = (
         spark.readStream.format("kafka")
         .options(**properties, **start_options(table.start))
         .option("subscribe", table.topic)
-        .option("maxOffsetsPerTrigger", max_records_per_batch)
         # A topic that was deleted, recreated or cut must end the query, not skip records silently.
         .option("failOnDataLoss", "true")
-        .load()
     )
+    if max_records_per_batch is not None:  # real time refuses it
+        reader = reader.option("maxOffsetsPerTrigger", max_records_per_batch)
     packed_id = F.shiftleft(F.col("partition").cast("bigint"), OFFSET_BITS).bitwiseOR(F.col("offset"))
-    return records.select(packed_id.alias("_id"), F.col("timestamp").alias("ts"), "value")
+    time_ms = F.least(F.greatest(F.unix_millis("timestamp"), F.lit(TIME_MS_MIN)), F.lit(TIME_MS_MAX))
+    return reader.load().select(packed_id.alias("_id"), time_ms.alias("ts"), "value")
 
 
 def start_options(start: Start) -> dict[str, str]:

@@ -34,6 +34,7 @@ from livetables.errors import ErrorCode, LivetablesError, RequestError, SinkErro
 from livetables.log import tell
 from livetables.server.control_door import ControlDoor
 from livetables.server.feed import changes_schema
+from livetables.server.frames import FrameError
 from livetables.server.key import Key, bearer, let_in
 from livetables.server.logins import Peer
 from livetables.server.metrics import SQL, Metrics, counted
@@ -56,16 +57,20 @@ PROBLEM_BYTES_MAX = 1_000
 CURE_BYTES_MAX = 500
 
 PRESENTED = "key"  # the middleware's name
+PIPELINE_HEADER = "livetables-pipeline"  # the number of the pipeline that calls
 # Who asks for a schema. Of what that handler raises, pyarrow sends the trace instead of the kind of error, so its key
 # is checked before it is known who calls: all who guess that way count as one.
 ANYBODY = Peer("anybody who asks for a schema")
 
 ACTIONS = {
-    "begin": "make room for a generation",
+    "start_pipeline": "get a number; pipelines with an older one are refused from then on",
+    "begin": "make room for a generation; tells where to send frames",
     "put": "apply a batch, once",
     "publish": "let the stable names mean a generation's tables",
     "drop": "forget a generation",
     "generations": "list the generations that the server has, and their rows",
+    "positions": "list how far each generation is in its topics",
+    "dead_letters": "count the dead letters of a generation, with the first reason of each table",
     "report": "tell how far behind its topics a generation is, or why it does not move",
     "control_requests": "wait for control messages to publish",
     "control_settled": "tell what became of a control message",
@@ -165,10 +170,11 @@ _Settled = TypeAdapter[_Published | _NotPublished](_Published | _NotPublished)
 
 
 class _Presented(flight.ServerMiddleware):  # type: ignore[misc]
-    """The key that a call brings. It is checked where it is known who calls."""
+    """The key that a call brings, which is checked where it is known who calls, and its pipeline's number."""
 
-    def __init__(self, token: str | None) -> None:
+    def __init__(self, token: str | None, pipeline: str | None) -> None:
         self.token = token
+        self.pipeline = pipeline
 
 
 class _KeyCheck:
@@ -196,7 +202,7 @@ class _PresentedFactory(flight.ServerMiddlewareFactory):  # type: ignore[misc]
         token = bearer(next(iter(headers.get("authorization", [])), None))
         if info.method == flight.FlightMethod.GET_SCHEMA:
             self._check(ANYBODY, token)
-        return _Presented(token)
+        return _Presented(token, next(iter(headers.get(PIPELINE_HEADER, [])), None))
 
 
 def _locked(handler: Callable[..., Any]) -> Callable[..., Any]:
@@ -204,7 +210,10 @@ def _locked(handler: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(handler)
     def checked(door: FlightDoor, context: Any, *arguments: Any) -> Any:
-        door.check_key(peer_of(context.peer()), context.get_middleware(PRESENTED).token)
+        presented = context.get_middleware(PRESENTED)
+        door.check_key(peer_of(context.peer()), presented.token)
+        with _flight_errors():
+            door.check_pipeline(presented.pipeline)
         return handler(door, context, *arguments)
 
     return checked
@@ -223,20 +232,26 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
         pulse: Pulse,
         control: ControlDoor,
         metrics: Metrics,
+        http_port: int = 0,
         certificate: ServerCertificate | None = None,
     ) -> None:
+        """`http_port` is where the pipeline's writers find the same server."""
         self._store = store
+        self._http = {"http_port": http_port, "scheme": "https" if certificate else "http"}
         self._pulse = pulse
         self._control = control
         self._metrics = metrics
         self._stopping = threading.Event()
         self._streams = _Streams()
         self._actions: Mapping[str, Callable[[Any, Any], object]] = {
+            "start_pipeline": self._start_pipeline,
             "begin": self._begin,
             "put": self._put,
             "publish": self._publish,
             "drop": self._drop,
             "generations": self._generations,
+            "positions": self._positions,
+            "dead_letters": self._dead_letters,
             "report": self._report,
             "control_requests": self._control_requests,
             "control_settled": self._control_settled,
@@ -266,6 +281,14 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
     def __exit__(self, *_: object) -> None:
         self.shutdown()
 
+    def check_pipeline(self, number: str | None) -> None:
+        """Refuse a call of a pipeline when another one has taken over; tests and tools have no number."""
+        if number is None:
+            return
+        if not (number.isascii() and number.isdecimal()):
+            raise RequestError("bad_frame", f"{PIPELINE_HEADER} is {number!r}", "send the number of start_pipeline")
+        self._store.check_pipeline(int(number))
+
     # The pipeline's side
 
     @_locked
@@ -283,12 +306,18 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
             self._pulse.heard()  # a large batch takes a while
             return [json.dumps(answer).encode()]
 
-    def _begin(self, _context: Any, body: Any) -> None:
+    def _start_pipeline(self, _context: Any, _body: Any) -> dict[str, int]:
+        number = self._store.start_pipeline()
+        tell(log, "pipeline_started", number=number)
+        return {"number": number}
+
+    def _begin(self, _context: Any, body: Any) -> dict[str, object]:
         generation, shapes = _decoded(decode_shapes, body, "begin")
         is_new = generation not in self._store.generations()
         self._store.begin(generation, shapes)
         if is_new:
             tell(log, "generation_begun", generation=generation, tables=len(shapes))
+        return dict(self._http)
 
     def _put(self, _context: Any, body: Any) -> dict[str, bool]:
         batch = _decoded(decode_batch, body, "put")
@@ -319,12 +348,22 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
             {
                 "name": each.name,
                 "last_batch_id": each.last_batch_id,
+                "sequence": each.sequence,
+                "positions": each.positions,
                 "published": each.published.isoformat() if each.published else None,
                 "begun": each.begun.isoformat(),
                 "rows": counted.get(each.name, {}),
             }
             for each in generations.values()
         ]
+
+    def _positions(self, _context: Any, _body: Any) -> dict[str, dict[str, dict[int, int]]]:
+        return {name: each.positions for name, each in self._store.generations().items()}
+
+    def _dead_letters(self, _context: Any, body: Any) -> dict[str, dict[str, object]]:
+        generation = _decoded(_Named.model_validate_json, _limited(body), "dead_letters").generation
+        summary = self._store.dead_letter_summary(generation)
+        return {source: {"count": count, "reason": reason} for source, (count, reason) in summary.items()}
 
     def _report(self, _context: Any, body: Any) -> None:
         report = _decoded(_Report.model_validate_json, _limited(body), "report")
@@ -333,7 +372,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
             self._pulse.reported(report.generation, sources, report.problem)
         if report.pipeline is not None:
             self._pulse.pipeline = report.pipeline
-        self._metrics.reported(sources, report.pipeline)
+        self._metrics.reported(sources)
 
     def _control_requests(self, context: Any, body: Any) -> list[dict[str, object]]:
         wanted = _decoded(_Wait.model_validate_json, _limited(body), "control_requests").seconds_max
@@ -530,7 +569,8 @@ def _flight_errors() -> Iterator[None]:
     except RequestError as error:
         raise flight.FlightServerError(*_told(error.code, error.problem, error.cure)) from None
     except LivetablesError as error:
-        raise flight.FlightServerError(*_told("refused", error.problem, error.cure)) from None
+        code = error.code if isinstance(error, FrameError) else "refused"
+        raise flight.FlightServerError(*_told(code, error.problem, error.cure)) from None
     except Exception as error:
         log.exception("a Flight call failed")
         problem = f"the server failed: {type(error).__name__}: {error}"

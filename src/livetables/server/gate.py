@@ -14,6 +14,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from livetables.errors import ErrorCode, RequestError
+from livetables.server.frames import FrameError
 from livetables.server.key import TooManyLoginsError, bearer, let_in, peer_of
 from livetables.server.messages import first_problem
 from livetables.server.origins import may_ask
@@ -21,6 +22,8 @@ from livetables.server.rows import JSON
 from livetables.server.services import Services
 
 MAX_BODY_BYTES = 64 * 1024
+MAX_PART_BYTES = 256 * 1024 * 1024  # of a frame of the pipeline
+FRAMES_PATH = "/api/frames"
 
 STATUS: Mapping[ErrorCode, int] = {
     "bad_frame": 400,
@@ -85,7 +88,7 @@ class Gate:
 
         try:
             answer = self._refusal(scope) or self._app
-            await answer(scope, _limited(receive), send_with_headers)
+            await answer(scope, _limited(receive, _bytes_max(scope)), send_with_headers)
         except Exception:
             if is_started:  # the connection must break, or half an answer would look whole
                 raise
@@ -110,8 +113,8 @@ class Gate:
             except RequestError as problem:
                 return _locked_out(problem)
         length = headers.get(b"content-length", b"0")
-        if length.isdigit() and int(length) > MAX_BODY_BYTES:
-            return _too_large()
+        if length.isdigit() and int(length) > _bytes_max(scope):
+            return _too_large(_bytes_max(scope))
         return None
 
 
@@ -129,8 +132,13 @@ def _locked_out(problem: RequestError) -> Response:
     return _problem(STATUS[problem.code], problem.code, problem.problem, cure, headers)
 
 
-def _too_large() -> Response:
-    return _problem(413, "limit", "the body is too large", f"send at most {MAX_BODY_BYTES:,} bytes")
+def _too_large(bytes_max: int) -> Response:
+    return _problem(413, "limit", "the body is too large", f"send at most {bytes_max:,} bytes")
+
+
+async def frame_problem(_: Request, error: Exception) -> Response:
+    assert isinstance(error, FrameError)
+    return _problem(409, error.code, error.problem, error.cure)
 
 
 async def request_problem(_: Request, error: Exception) -> Response:
@@ -146,7 +154,7 @@ async def validation_problem(_: Request, error: Exception) -> Response:
 async def http_problem(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == 413:
-        return _too_large()
+        return _too_large(_bytes_max(request.scope))
     code, problem, cure = {
         404: ("not_found", "there is nothing under this path", "/openapi.json lists every path"),
         405: ("method_not_allowed", f"{request.method} is not for this path", "/openapi.json lists what is"),
@@ -156,11 +164,20 @@ async def http_problem(request: Request, error: Exception) -> Response:
 
 
 def is_locked(scope: Scope) -> bool:
-    path = scope["path"].removeprefix(scope.get("root_path", ""))
+    path = _path(scope)
     return path in ("/api", "/metrics") or path.startswith("/api/")
 
 
-def _limited(receive: Receive) -> Receive:
+def _path(scope: Scope) -> str:
+    path: str = scope["path"].removeprefix(scope.get("root_path", ""))
+    return path
+
+
+def _bytes_max(scope: Scope) -> int:
+    return MAX_PART_BYTES if _path(scope) == FRAMES_PATH else MAX_BODY_BYTES
+
+
+def _limited(receive: Receive, bytes_max: int) -> Receive:
     """Count what is received: a body may come in chunks, without telling its length first."""
     received = 0
 
@@ -168,7 +185,7 @@ def _limited(receive: Receive) -> Receive:
         nonlocal received
         message = await receive()
         received += len(message.get("body", b""))
-        if received > MAX_BODY_BYTES:
+        if received > bytes_max:
             raise HTTPException(413)
         return message
 

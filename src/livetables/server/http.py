@@ -6,6 +6,7 @@ was asked for is a `Problem`: a code for programs, what is wrong, and what mends
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
 from contextlib import suppress
@@ -33,8 +34,11 @@ from starlette.websockets import WebSocket
 
 from livetables.errors import RequestError
 from livetables.server.control_door import MAX_WAITING
+from livetables.server.frames import FrameError
 from livetables.server.gate import (
+    FRAMES_PATH,
     Gate,
+    frame_problem,
     http_problem,
     is_locked,
     request_problem,
@@ -142,8 +146,11 @@ def create_app(services: Services) -> FastAPI:
     app.state.control_slots = CapacityLimiter(MAX_WAITING + 1)  # one more than the door holds: it is to refuse
     app.include_router(open_routes)
     app.include_router(locked_routes)
+    # For the pipeline alone, which has its own description of a frame; nothing is validated on the way.
+    app.router.add_route(FRAMES_PATH, _frames, methods=["POST"], include_in_schema=False)
     app.router.add_websocket_route("/ws", _session)
     app.add_exception_handler(RequestError, request_problem)
+    app.add_exception_handler(FrameError, frame_problem)
     app.add_exception_handler(RequestValidationError, validation_problem)
     app.add_exception_handler(HTTPException, http_problem)
     app.add_middleware(Gate, services=services)
@@ -436,6 +443,16 @@ class _Page(StaticFiles):
         response = super().file_response(*arguments, **options)
         response.headers.update(PAGE_HEADERS)
         return response
+
+
+async def _frames(request: Request) -> Response:
+    """Take a part of a frame from the pipeline, see `livetables.wire.FramePart`."""
+    services: Services = request.app.state.services
+    chunks = [chunk async for chunk in request.stream() if chunk]
+    body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+    chunks.clear()
+    taken = await asyncio.wrap_future(services.intake.take(body))
+    return Response(to_json({"applied": taken.applied, "sequence": taken.sequence}), media_type=JSON)
 
 
 async def _session(websocket: WebSocket) -> None:

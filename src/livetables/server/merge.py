@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 
 from livetables.change import TableChanges, TableShape
 from livetables.errors import SinkError
+from livetables.server.frames import TableNews
 from livetables.server.viewport import ROW, SQL_TYPES, column_type, quoted
+
+FEW = 256  # rows of a view to look for one by one
 
 
 def check_shape(shape: TableShape) -> None:
@@ -30,6 +35,14 @@ def create_table(generation: str, shape: TableShape) -> str:
         f"{quoted(field.name)} {SQL_TYPES[column_type(field.type)]}" for field in shape.schema
     ]
     return f"CREATE TABLE {relation(generation, shape)} ({', '.join(columns)})"
+
+
+def create_index(generation: str, shape: TableShape) -> str | None:
+    """The index of a view whose rows are replaced one by one, as long as few are at a time."""
+    if shape.join not in ("left", "natural", "asof"):
+        return None
+    column = quoted(shape.key[0])
+    return f"CREATE INDEX {quoted(f'{shape.name} by key')} ON {relation(generation, shape)} ({column})"
 
 
 def create_view(name: str, generation: str, shape: TableShape) -> str:
@@ -80,6 +93,190 @@ def apply(
             writer.execute(upsert)
         writer.unregister("upserts")
     return changes
+
+
+class Given:
+    """Arrow data that SQL sees as tables. To register each anew would take as long as to insert a few rows."""
+
+    def __init__(self, writer: duckdb.DuckDBPyConnection) -> None:
+        self._writer = writer
+        self._held: dict[tuple[str, str, str], _Held] = {}
+
+    def make_room(self, generation: str, shape: TableShape, news: TableNews) -> None:
+        """Have a name for everything that will be given. Not in a transaction, with which the names might go."""
+        for kind, schema in _given_schemas(shape).items():
+            is_given = getattr(news, kind) is not None or (kind == "new" and news.newer is not None)
+            if is_given and (generation, shape.name, kind) not in self._held:
+                held = self._held[generation, shape.name, kind] = _Held(schema.empty_table())
+                self._writer.register(_given_name(generation, shape.name, kind), held)
+
+    def give(self, generation: str, shape: TableShape, kind: str, rows: pa.Table) -> str:
+        """The name under which SQL sees the rows, until others are given or `clear` is called."""
+        self._held[generation, shape.name, kind].rows = rows
+        return quoted(_given_name(generation, shape.name, kind))
+
+    def clear(self) -> None:
+        """Let go of all rows."""
+        for held in self._held.values():
+            held.clear()
+
+    def forget(self, generation: str) -> None:
+        for key in [key for key in self._held if key[0] == generation]:
+            self._writer.unregister(_given_name(*key))
+            del self._held[key]
+
+
+class _Held:
+    """What DuckDB asks for its rows each time it runs a statement."""
+
+    def __init__(self, empty: pa.Table) -> None:
+        self._empty = empty
+        self.rows = empty
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self.rows.__arrow_c_stream__(requested_schema)
+
+    def clear(self) -> None:
+        self.rows = self._empty
+
+
+def bring(
+    writer: duckdb.DuckDBPyConnection,
+    given: Given,
+    generation: str,
+    shape: TableShape,
+    news: TableNews,
+    next_row: int,
+    is_followed: bool,
+) -> TableChanges:
+    """Delete, update and insert; rows that are new get the numbers from `next_row` on.
+
+    The answer is what the table took; of updates that nobody may follow, all that it was given.
+    """
+    target = relation(generation, shape)
+    columns = ", ".join(quoted(name) for name in shape.schema.names)
+    taken: list[pa.Table] = []
+    inserts: list[pa.Table] = []  # with their numbers
+    gone = shape.key_schema.empty_table()
+    if news.gone is not None:
+        has_gone = _delete_few if news.gone.num_rows <= FEW else _delete_many
+        if has_gone(writer, given.give(generation, shape, "gone", news.gone), target, shape, news.gone):
+            gone = news.gone
+    if news.newer is not None:
+        if news.newer.num_rows <= FEW:
+            replaced = _replaced_few(writer, target, shape, news.newer)
+            inserts.append(replaced)
+            taken.append(replaced.drop_columns(ROW))
+        else:
+            name = given.give(generation, shape, "newer", news.newer)
+            taken.append(_update_many(writer, name, target, shape, news.newer, is_followed))
+    if news.perhaps is not None:
+        name = given.give(generation, shape, "perhaps", _numbered(news.perhaps, next_row))
+        next_row += news.perhaps.num_rows
+        insert = (
+            f"INSERT INTO {target} SELECT {ROW}, {columns} FROM {name} s "  # noqa: S608
+            f"WHERE NOT EXISTS (SELECT 1 FROM {target} t WHERE {_has_key(news.perhaps.select(shape.key))})"
+        )
+        taken.append(writer.sql(f"{insert} RETURNING {columns}").to_arrow_table())
+    if news.new is not None:
+        inserts.append(_numbered(news.new, next_row))
+        taken.append(news.new)
+    if rows := [each for each in inserts if each.num_rows]:
+        name = given.give(generation, shape, "new", rows[0] if len(rows) == 1 else pa.concat_tables(rows))
+        writer.execute(f"INSERT INTO {target} SELECT {ROW}, {columns} FROM {name}")  # noqa: S608
+    upserts = taken[0] if len(taken) == 1 else pa.concat_tables([shape.schema.empty_table(), *taken])
+    return TableChanges(shape.name, upserts, gone)
+
+
+# Few rows are found by the index, which DuckDB uses only for `column IN (…)` and nothing else beside it. They are
+# deleted and inserted: to update one in place copies all columns of the 2,048 rows around it, and a checkpoint then
+# writes them all again. Many rows are joined: one scan finds them all.
+
+
+def _delete_few(writer: duckdb.DuckDBPyConnection, name: str, target: str, shape: TableShape, keys: pa.Table) -> bool:
+    own, other = (quoted(column) for column in shape.key)
+    ids = ", ".join(map(str, keys[shape.key[0]].to_pylist()))
+    query = f"SELECT {own}, {other} IS NULL FROM {target} WHERE {own} IN ({ids})"  # noqa: S608
+    found = writer.execute(query).fetchall()
+    alone = {own_id for own_id, is_alone in found if is_alone}
+    if not alone:
+        return False
+    if any(own_id in alone and not is_alone for own_id, is_alone in found):
+        return _delete_many(writer, name, target, shape, keys)
+    writer.execute(f"DELETE FROM {target} WHERE {own} IN ({', '.join(map(str, alone))})")  # noqa: S608
+    return True
+
+
+def _delete_many(writer: duckdb.DuckDBPyConnection, name: str, target: str, _shape: TableShape, keys: pa.Table) -> bool:
+    return _changed(writer, f"DELETE FROM {target} t USING {name} s WHERE {_has_key(keys)}") > 0  # noqa: S608
+
+
+def _replaced_few(writer: duckdb.DuckDBPyConnection, target: str, shape: TableShape, newer: pa.Table) -> pa.Table:
+    """Delete the rows that these replace; the answer is those that do, with the numbers of the deleted ones."""
+    (key,) = shape.key
+    ids = newer[key].to_pylist()
+    columns = ", ".join(quoted(name) for name in (ROW, key, *shape.version))
+    query = f"SELECT {columns} FROM {target} WHERE {quoted(key)} IN ({', '.join(map(str, ids))})"  # noqa: S608
+    found = writer.sql(query).to_arrow_table()
+    before = dict(
+        zip(found[key].to_pylist(), zip(found[ROW].to_pylist(), _versions(shape, found), strict=True), strict=True)
+    )
+    winners = [
+        place
+        for place, (own_id, version) in enumerate(zip(ids, _versions(shape, newer), strict=True))
+        if own_id in before and version > before[own_id][1]
+    ]
+    if winners:
+        gone = ", ".join(str(ids[place]) for place in winners)
+        writer.execute(f"DELETE FROM {target} WHERE {quoted(key)} IN ({gone})")  # noqa: S608
+    numbers = pa.array([before[ids[place]][0] for place in winners], pa.int64())
+    rows = newer if len(winners) == newer.num_rows else newer.take(pa.array(winners, pa.int64()))
+    return rows.add_column(0, ROW, numbers)
+
+
+def _versions(shape: TableShape, rows: pa.Table) -> list[list[tuple[bool, Any]]]:
+    """What to compare rows by: null before all values."""
+    columns = [[(value is not None, value) for value in rows[name].to_pylist()] for name in shape.version]
+    return [list(version) for version in zip(*columns, strict=True)]
+
+
+def _update_many(
+    writer: duckdb.DuckDBPyConnection,
+    name: str,
+    target: str,
+    shape: TableShape,
+    newer: pa.Table,
+    is_followed: bool,
+) -> pa.Table:
+    """Update the rows that these are newer than; the answer is those, or all of them if nobody may follow."""
+    updates = ", ".join(f"{quoted(each)} = s.{quoted(each)}" for each in shape.schema.names if each not in shape.key)
+    has_key = _has_key(newer.select(shape.key))
+    is_newer = _is_newer([quoted(each) for each in shape.version])
+    count = _changed(writer, f"UPDATE {target} t SET {updates} FROM {name} s WHERE {has_key} AND ({is_newer})")  # noqa: S608
+    if count == newer.num_rows or not is_followed:
+        return newer
+    same = " AND ".join(f"t.{quoted(each)} IS NOT DISTINCT FROM s.{quoted(each)}" for each in shape.version)
+    found = ", ".join(f"t.{quoted(each)}" for each in shape.schema.names)
+    return writer.sql(f"SELECT {found} FROM {target} t, {name} s WHERE {has_key} AND {same}").to_arrow_table()  # noqa: S608
+
+
+def _changed(writer: duckdb.DuckDBPyConnection, statement: str) -> int:
+    """How many rows a statement changed."""
+    ((count,),) = writer.execute(statement).fetchall()
+    return int(count)
+
+
+def _numbered(rows: pa.Table, next_row: int) -> pa.Table:
+    return rows.add_column(0, ROW, pa.array(np.arange(next_row, next_row + rows.num_rows, dtype=np.int64)))
+
+
+def _given_schemas(shape: TableShape) -> dict[str, pa.Schema]:
+    numbered = shape.schema.insert(0, pa.field(ROW, pa.int64()))
+    return {"new": numbered, "perhaps": numbered, "newer": shape.schema, "gone": shape.key_schema}
+
+
+def _given_name(generation: str, table: str, kind: str) -> str:
+    return f"{generation} {table} {kind}"
 
 
 def _upsert(shape: TableShape, target: str, upserts: pa.Table) -> str:

@@ -29,17 +29,20 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from livetables.change import Batch
+from livetables.change import Batch, TableChanges
 from livetables.errors import RequestError
 from livetables.server.freshness import State, Status
-from livetables.server.store import Generation
+from livetables.server.store import Commit, Generation
 from livetables.spec import CONTROL_TABLES, DEAD_LETTERS
 from livetables.wire import PipelineReport, SourceReport
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # they double the series, and nobody asks for them
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
-LATENCY_SECONDS = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 30, 60, 300, 3600)
+LATENCY_SECONDS = (
+    *(0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 1.5, 2),
+    *(3, 5, 10, 30, 60, 300, 3600),
+)
 LAG_RECORDS = (0, 10, 100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000)
 SQL = "(sql)"  # what the rows of SQL's answers are counted under: they are of any tables
 
@@ -54,6 +57,13 @@ class Metrics:
         self.batches = Counter("livetables_batches", "Batches committed", registry=registry)
         self.batch_seconds = Histogram(
             "livetables_batch_seconds", "Time to commit a batch", buckets=SECONDS, registry=registry
+        )
+        self.frames_received = Counter("livetables_frames_received", "Frames applied", registry=registry)
+        self.frame_seconds = Histogram(
+            "livetables_frame_seconds",
+            "Time to apply a frame, with those that waited with it",
+            buckets=SECONDS,
+            registry=registry,
         )
         self.records = Counter(
             "livetables_records", "Records taken from Kafka, by the table they are for", ["table"], registry=registry
@@ -70,24 +80,17 @@ class Metrics:
             LATENCY_SECONDS,
         )
         registry.register(self.latency)
+        self.arrival = TableHistogram(
+            "livetables_arrival_seconds",
+            "From a record's Kafka timestamp until the server has been sent it; of records of published generations",
+            LATENCY_SECONDS,
+        )
+        registry.register(self.arrival)
         self.lag = Histogram(
             "livetables_lag_sampled_records",
             "Records still to be read, each time that the pipeline told",
             ["table"],
             buckets=LAG_RECORDS,
-            registry=registry,
-        )
-        self.pipeline_batch_seconds = Histogram(
-            "livetables_pipeline_batch_seconds",
-            "A batch in the pipeline, from asking Kafka to its commit",
-            buckets=SECONDS,
-            registry=registry,
-        )
-        self.phase_seconds = Histogram(
-            "livetables_pipeline_phase_seconds",
-            "The phases of a batch in the pipeline",
-            ["phase"],
-            buckets=SECONDS,
             registry=registry,
         )
         self.clients = Gauge("livetables_clients", "WebSocket clients that have logged in", registry=registry)
@@ -124,13 +127,27 @@ class Metrics:
 
     def committed(self, batch: Batch, *, is_published: bool, seconds: float) -> None:
         """A batch was applied just now; it took so long, and readers can see it if its generation is published."""
-        now = datetime.now(UTC)
         self.batch_seconds.observe(seconds)
         self.batches.inc()
-        for table, records in batch.records.items():
-            self.records.labels(table).inc(records)
+        self._changed(batch.changes, batch.records, is_published=is_published)
+
+    def applied(self, commits: Iterable[Commit], *, frames: int, arrived: datetime, seconds: float) -> None:
+        """Frames were applied just now, together: the last of them had arrived then, and it took so long."""
+        self.frames_received.inc(frames)
+        for _ in range(frames):
+            self.frame_seconds.observe(seconds)
+        for commit in commits:
+            self._changed(commit.taken, commit.records, is_published=commit.is_published)
+            for changes in commit.taken if commit.is_published else ():
+                if "ts" in changes.upserts.column_names:
+                    self.arrival.observe(changes.table, latencies_seconds(changes.upserts, arrived))
+
+    def _changed(self, changed: Iterable[TableChanges], records: Mapping[str, int], *, is_published: bool) -> None:
+        now = datetime.now(UTC)
+        for table, count in records.items():
+            self.records.labels(table).inc(count)
             self.dead_letters.labels(table)  # so that the first one is an increase
-        for changes in batch.changes:
+        for changes in changed:
             self.rows.labels(changes.table, "upsert").inc(changes.upserts.num_rows)
             self.rows.labels(changes.table, "delete").inc(changes.deletes.num_rows)
             if changes.table == DEAD_LETTERS:
@@ -139,14 +156,10 @@ class Metrics:
             if is_published and changes.table not in CONTROL_TABLES:
                 self.latency.observe(changes.table, latencies_seconds(changes.upserts, now))
 
-    def reported(self, sources: Sequence[SourceReport], pipeline: PipelineReport | None) -> None:
-        """The pipeline has told how it fares."""
+    def reported(self, sources: Sequence[SourceReport]) -> None:
+        """The pipeline has reported how far behind it is."""
         for source in sources:
             self.lag.labels(source.table).observe(source.lag_records)
-        for batch in pipeline.batches if pipeline else ():
-            self.pipeline_batch_seconds.observe(batch.seconds)
-            for phase, seconds in batch.phases.items():
-                self.phase_seconds.labels(phase).observe(seconds)
 
     def exposition(self, now: Now) -> bytes:
         """All of it in Prometheus' text format."""
@@ -217,6 +230,13 @@ class Now(Collector):
         )
         yield _gauge(
             "livetables_generations", "Generations that ever were, by state", "state", self.pipeline.generations
+        )
+        is_real_time = {name: mode == "real_time" for name, mode in self.pipeline.modes.items()}
+        yield _gauge(
+            "livetables_real_time",
+            "Whether a generation reads its topics in real time (1) or in micro-batches (0)",
+            "generation",
+            is_real_time,
         )
 
 

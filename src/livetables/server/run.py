@@ -65,7 +65,8 @@ async def serve(config: ServerConfig, keys: KeySource, ready: Callable[[Addresse
     ):
         tell(log, "store_opened", path=config.store, generations=len(store.generations()))
         pulse, control, metrics = Pulse(store), ControlDoor(), Metrics()
-        door = _flight_door(config, store, key, pulse, control, metrics, certificate)
+        http_port = web_socket.getsockname()[1]
+        door = _flight_door(config, http_port, store, key, pulse, control, metrics, certificate)
         services = Services(
             store,
             key,
@@ -91,9 +92,9 @@ async def serve(config: ServerConfig, keys: KeySource, ready: Callable[[Addresse
             while not server.started and not serving.done():
                 await asyncio.sleep(0.01)
             if server.started:
-                host, port = _url_host(config.host), web_socket.getsockname()[1]
+                host = _url_host(config.host)
                 http, grpc = config.schemes
-                addresses = Addresses(f"{http}://{host}:{port}", f"{grpc}://{host}:{door.port}")
+                addresses = Addresses(f"{http}://{host}:{http_port}", f"{grpc}://{host}:{door.port}")
                 tell(log, "serving", http=addresses.http, flight=addresses.flight, version=version("livetables"))
                 ready(addresses)
             await serving
@@ -101,6 +102,7 @@ async def serve(config: ServerConfig, keys: KeySource, ready: Callable[[Addresse
             for watch in watches:
                 watch.cancel()
             await asyncio.to_thread(door.shutdown)
+            await asyncio.to_thread(services.intake.close)
             await services.hub.stop()
             tell(log, "stopped")
 
@@ -174,6 +176,7 @@ def _listening(host: str, port: int, setting: str) -> socket.socket:
 
 def _flight_door(
     config: ServerConfig,
+    http_port: int,
     store: Store,
     key: Key,
     pulse: Pulse,
@@ -190,6 +193,7 @@ def _flight_door(
         pulse=pulse,
         control=control,
         metrics=metrics,
+        http_port=http_port,
         certificate=certificate,
     )
 

@@ -6,11 +6,13 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 
 from livetables.server.control_door import ControlDoor
 from livetables.server.freshness import Freshness, Status
 from livetables.server.hub import Hub
+from livetables.server.intake import Intake
 from livetables.server.key import Key
 from livetables.server.metrics import Metrics
 from livetables.server.session import Sessions
@@ -65,3 +67,7 @@ class Services:
     hosts: tuple[str, ...] = ()  # further names of the server's own
     web_directory: Path | None = None  # the built web app, served at /
     started: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+    @cached_property
+    def intake(self) -> Intake:
+        return Intake(self.store, self.metrics, self.pulse.heard)

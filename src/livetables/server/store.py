@@ -10,12 +10,13 @@ one limit of memory: when there is none left for a batch or a viewport, the clie
 
 from __future__ import annotations
 
+import json
 import re
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
@@ -24,13 +25,34 @@ from typing import TypeVar
 import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
+from pydantic_core import to_json
 
 from livetables.change import Batch, TableChanges, TableShape
 from livetables.errors import RequestError, SetupError, SinkError
 from livetables.server.feed import Feed, changes_schema, merged
-from livetables.server.merge import apply, check_columns, check_shape, create_table, create_view, relation
+from livetables.server.frames import (
+    FrameChanges,
+    FrameError,
+    TableNews,
+    WriterMarks,
+    combined,
+    frame_changes,
+    positions,
+)
+from livetables.server.merge import (
+    Given,
+    apply,
+    bring,
+    check_columns,
+    check_shape,
+    create_index,
+    create_table,
+    create_view,
+    relation,
+)
 from livetables.server.running import Running, chunks_of, first_line, told_shortage
 from livetables.server.sql import check_sql
+from livetables.server.staging import Staging
 from livetables.server.viewport import (
     ROW,
     Query,
@@ -43,10 +65,11 @@ from livetables.server.viewport import (
     window_query,
 )
 from livetables.settings import choice
-from livetables.spec import CONTROL_TABLES
-from livetables.wire import NO_BATCH, ChangesHeader, Place, decode_shape, encode_shape
+from livetables.spec import CONTROL_TABLES, DEAD_LETTERS
+from livetables.wire import NO_BATCH, ChangesHeader, FramePart, FrameStream, Place, decode_shape, encode_shape
 
-LAYOUT_VERSION = 1
+LAYOUT_VERSION = 2
+RUNS_PER_PIPELINE = 1_000_000  # a run is the pipeline's number times this, and how often its query was started
 GENERATION_NAME = re.compile("[A-Za-z0-9_-]{1,100}")
 RESERVED_NAMES = ("livetables", "main", "temp", "information_schema", "pg_catalog")  # schemas of the database itself
 ROWS_PER_CHUNK = 65_536
@@ -76,19 +99,32 @@ class StoredTable:
 
 
 @dataclass(frozen=True)
+class Writer:
+    """A writer of the pipeline: what it last brought to a generation, and how far that goes."""
+
+    last: tuple[str, int, int]  # attempt, frame, and the number of its last part
+    marks: WriterMarks
+    ended: int = NO_BATCH  # the last batch of Spark's that it has brought to its end
+
+
+@dataclass(frozen=True)
 class Generation:
-    """A generation in the store. Its batches 0 to `last_batch_id` are in its tables."""
+    """A generation in the store. Its batches 0 to `last_batch_id` and the frames of its writers are in its tables."""
 
     name: str
     tables: Mapping[str, StoredTable]
     begun: datetime
     last_batch_id: int | None = None
     published: datetime | None = None  # when it took over the stable names, while it has them
+    sequence: int = NO_BATCH  # of its last commit
+    run: int = 0  # the newest that brought a frame
+    writers: Mapping[int, Writer] = field(default_factory=dict)
 
     @property
-    def sequence(self) -> int:
-        """How far it is: its last batch, or NO_BATCH."""
-        return NO_BATCH if self.last_batch_id is None else self.last_batch_id
+    def positions(self) -> dict[str, dict[int, int]]:
+        """How far it is in its topics: the next offset of each partition, by source table."""
+        shapes = [table.shape for table in self.tables.values()]
+        return positions(shapes, [writer.marks for writer in self.writers.values()])
 
     @property
     def has_data(self) -> bool:
@@ -102,6 +138,78 @@ class Changed:
 
     names: frozenset[str]
     rebound: bool = False
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A whole frame: its last part, and the streams of all parts."""
+
+    last: FramePart
+    streams: tuple[FrameStream, ...]
+
+    @property
+    def place(self) -> tuple[str, int, int]:
+        return self.last.attempt, self.last.frame, self.last.part
+
+
+@dataclass(frozen=True)
+class Commit:
+    """What frames changed in a generation, in one transaction."""
+
+    generation: str
+    is_published: bool
+    taken: tuple[TableChanges, ...]
+    records: Mapping[str, int]  # by what readers call their table
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What became of frames: of each the sequence that it is in, or why it was not applied."""
+
+    outcomes: tuple[int | Exception, ...]
+    commits: tuple[Commit, ...]
+
+
+class _Draft:
+    """A generation as the frames of a group make it."""
+
+    def __init__(self, generation: Generation) -> None:
+        self.before = self.after = generation
+        self.changes: list[FrameChanges] = []
+        self.news: dict[str, TableNews] = {}
+
+    def add(self, frame: Frame) -> None:
+        part, after = frame.last, self.after
+        writer = after.writers.get(part.writer)
+        marks = writer.marks if writer else {}
+        shapes = {name: table.shape for name, table in after.tables.items()}
+        changes = frame_changes(shapes, frame.streams, marks, part.marks)
+        ended_before = writer.ended if writer else NO_BATCH
+        ended = max(ended_before, part.epoch) if part.end else ended_before
+        writers = {**after.writers, part.writer: Writer(frame.place, changes.marks, ended)}
+        self.after = replace(after, run=max(after.run, part.run), writers=writers)
+        if changes.tables or changes.marks is not marks or ended != ended_before:
+            self.changes.append(changes)
+
+    def finish(self) -> None:
+        """Take all frames together."""
+        names = dict.fromkeys(name for changes in self.changes for name in changes.tables)
+        self.news = {
+            name: combined([changes.tables[name] for changes in self.changes if name in changes.tables])
+            for name in names
+        }
+        if self.changes:
+            tables = {**self.after.tables, **{name: self._advanced(name) for name in names}}
+            self.after = replace(self.after, tables=tables, sequence=self.before.sequence + 1)
+
+    def _advanced(self, name: str) -> StoredTable:
+        table, news = self.after.tables[name], self.news[name]
+        newest = max(
+            (time for time in [*map(_newest, news.rows), table.newest] if time is not None),
+            default=None,
+        )
+        numbered = sum(rows.num_rows for rows in (news.new, news.perhaps) if rows is not None)
+        return replace(table, next_row=table.next_row + numbered, newest=newest)
 
 
 class Store:
@@ -119,6 +227,9 @@ class Store:
         self._is_closed = False
         self._database = _open(path, memory_megabytes)
         self._writer = self._database.cursor()
+        self._given = Given(self._writer)
+        self.staging = Staging(path.parent if path else None)
+        self._pipeline = 0
         try:
             self._generations: Mapping[str, Generation] = MappingProxyType(self._recovered())
         except (duckdb.Error, SetupError, ValueError, KeyError) as error:
@@ -135,6 +246,7 @@ class Store:
         """Let go of the file. Readers that are under way finish first, as far as they hold it."""
         with self._writing:
             self._is_closed = True
+            self.staging.close()
             self._writer.close()
             while self._idle:
                 self._idle.pop().close()
@@ -166,15 +278,18 @@ class Store:
             begun = datetime.now(UTC)
             with self._transaction() as run:
                 run(f"CREATE SCHEMA {quoted(generation)}")
-                run("INSERT INTO livetables.generations VALUES (?, ?, NULL, NULL)", [generation, begun])
                 for shape in shapes:
                     run(create_table(generation, shape))
-                    run(
-                        "INSERT INTO livetables.tables VALUES (?, ?, ?, 0, NULL)",
-                        [generation, shape.name, encode_shape(shape)],
-                    )
-            tables = {shape.name: StoredTable(generation, shape) for shape in shapes}
-            self._remember(Generation(generation, tables, begun))
+                    if index := create_index(generation, shape):
+                        run(index)
+                    run("INSERT INTO livetables.tables VALUES (?, ?, ?)", [generation, shape.name, encode_shape(shape)])
+                tables = {shape.name: StoredTable(generation, shape) for shape in shapes}
+                beginning = Generation(generation, tables, begun)
+                run(
+                    "INSERT INTO livetables.generations VALUES (?, ?, NULL, ?, ?)",
+                    [generation, begun, beginning.sequence, encoded_facts(beginning)],
+                )
+            self._remember(beginning)
 
     def put(self, batch: Batch) -> bool:
         """Apply a batch whole, durably, once; tell whether it was new. One that came before changes nothing."""
@@ -182,22 +297,72 @@ class Store:
             generation = self._begun(batch.generation)
             if not batch.is_new_after(generation.last_batch_id):
                 return False
-            tables = _advanced(generation, batch)
+            after = replace(
+                generation,
+                tables=_advanced(generation, batch),
+                last_batch_id=batch.batch_id,
+                sequence=generation.sequence + 1,
+            )
             # Readers that see the new rows must not see the old `next_row`, see StoredTable.
-            self._remember(replace(generation, tables=tables))
+            self._remember(replace(generation, tables=after.tables))
             try:
-                taken = self._before_sql(lambda: self._commit(generation, tables, batch))
+                taken = self._before_sql(lambda: self._commit(generation, after, batch))
             except BaseException:
                 self._remember(generation)
                 raise
-            self._remember(replace(generation, tables=tables, last_batch_id=batch.batch_id))
+            self._remember(after)
             if generation.published:
-                self.feed.add(generation.name, batch.batch_id, batch.changes, taken)
-            self._count_unknown_fields(batch)
+                self.feed.add(generation.name, after.sequence, batch.changes, taken)
+            self._count_unknown_fields(batch.unknown_fields)
             changed = {changes.table for changes in batch.changes}
             names = frozenset(name for name, table in _names_of(generation).items() if table in changed)
         self._tell(Changed(names))
         return True
+
+    def apply(self, frames: Sequence[Frame]) -> Applied:
+        """Apply frames whole, durably, once, in as few transactions as can be. One that fails leaves the others be."""
+        outcomes: list[int | Exception] = []
+        commits: list[Commit] = []
+        for group in _groups(frames):
+            with self._writing:
+                applied = self._apply(group)
+            outcomes += applied.outcomes
+            commits += applied.commits
+        return Applied(tuple(outcomes), tuple(commits))
+
+    def check_part(self, part: FramePart) -> bool:
+        """Refuse a part of a frame that is not to be applied; tell whether it was applied before."""
+        with self._writing:
+            generation = self._checked(part)
+            writer = generation.writers.get(part.writer)
+            return writer is not None and writer.last == (part.attempt, part.frame, part.part)
+
+    def start_pipeline(self) -> int:
+        """The number of a pipeline that starts now; those before it are refused from now on."""
+        with self._writing:
+            self._adopt(self._pipeline + 1)
+            return self._pipeline
+
+    def check_pipeline(self, number: int) -> None:
+        """Refuse a pipeline when another one has taken over. A newer one than is known had a store that was lost."""
+        with self._writing:
+            if number < self._pipeline:
+                raise FrameError(
+                    "fenced",
+                    f"pipeline {number} asks, but this server belongs to pipeline {self._pipeline} now",
+                    "another pipeline has taken over this server: stop one of the two, or give it a server of its own",
+                )
+            if number > self._pipeline:
+                self._adopt(number)
+
+    def dead_letter_summary(self, generation: str) -> dict[str, tuple[int, str]]:
+        """How many dead letters each table has, and the reason of its first one, in a generation."""
+        table = self._begun(generation).tables.get(DEAD_LETTERS)
+        if table is None:
+            return {}
+        with self._snapshot() as cursor:
+            query = f"SELECT source, count(*), arg_min(reason, {ROW}) FROM {table.relation} GROUP BY ALL"  # noqa: S608
+            return {source: (rows, reason) for source, rows, reason in cursor.execute(query).fetchall()}
 
     def publish(self, generation: str) -> None:
         """Let the stable names mean this generation's tables, all in one step.
@@ -246,6 +411,8 @@ class Store:
                 self._generations = before
                 raise
             self.feed.ended(generation)
+            self.staging.forget(generation)
+            self._given.forget(generation)
             self._checkpoint()
         self._tell(Changed(frozenset(names), rebound=True))
 
@@ -338,8 +505,7 @@ class Store:
         self._followed(name)
         with self._snapshot_of(name) as (cursor, table):
             ((sequence, begun),) = cursor.execute(
-                "SELECT coalesce(last_batch_id, ?), begun FROM livetables.generations WHERE name = ?",
-                [NO_BATCH, table.generation],
+                "SELECT sequence, begun FROM livetables.generations WHERE name = ?", [table.generation]
             ).fetchall()
             header = ChangesHeader(name, _place(table.generation, sequence, begun), True, table.shape.key)
             schema = header.on(changes_schema(table.shape))
@@ -456,26 +622,124 @@ class Store:
                 self._writer.rollback()
             raise
 
-    def _commit(self, generation: Generation, tables: Mapping[str, StoredTable], batch: Batch) -> list[TableChanges]:
+    def _commit(self, generation: Generation, after: Generation, batch: Batch) -> list[TableChanges]:
         """What the tables took of the batch, as far as they may be followed."""
         taken = []
         is_followed = generation.published is not None
         with self._transaction() as run:
             for changes in batch.changes:
-                before, table = generation.tables[changes.table], tables[changes.table]
+                before = generation.tables[changes.table]
                 taken.append(apply(self._writer, generation.name, before.shape, changes, before.next_row, is_followed))
-                run(
-                    "UPDATE livetables.tables SET next_row = ?, newest = ? WHERE generation = ? AND name = ?",
-                    [table.next_row, table.newest, generation.name, changes.table],
-                )
-            run("UPDATE livetables.generations SET last_batch_id = ? WHERE name = ?", [batch.batch_id, generation.name])
+            run(*_facts_update(after))
         return taken
 
-    def _count_unknown_fields(self, batch: Batch) -> None:
-        for table, fields in batch.unknown_fields.items():
-            for field, records in fields.items():
-                is_known = (table, field) in self.unknown_fields or len(self.unknown_fields) < UNKNOWN_FIELDS_MAX
-                key = (table, field if is_known else OTHER_FIELDS)
+    def _apply(self, frames: Sequence[Frame]) -> Applied:
+        """Apply frames of different writers in one transaction, or one by one where that fails."""
+        outcomes: list[int | Exception] = []
+        drafts: dict[str, _Draft] = {}
+        for frame in frames:
+            try:
+                name = self._checked(frame.last).name
+                draft = drafts.setdefault(name, _Draft(self._generations[name]))
+                if not self.check_part(frame.last):
+                    draft.add(frame)
+                outcomes.append(NO_BATCH)
+            except Exception as error:  # of this frame alone
+                outcomes.append(error)
+        for draft in drafts.values():
+            draft.finish()
+        changed = [draft for draft in drafts.values() if draft.changes]
+        try:
+            commits = self._before_sql(lambda: self._commit_frames(changed)) if changed else []
+        except duckdb.Error as error:
+            if len(frames) > 1:
+                alone = [self._apply([frame]) for frame in frames]
+                return Applied(
+                    tuple(outcome for each in alone for outcome in each.outcomes),
+                    tuple(commit for each in alone for commit in each.commits),
+                )
+            return Applied((error,), ())
+        for draft in drafts.values():
+            self._remember(draft.after)
+        for draft, commit in zip(changed, commits, strict=True):
+            if commit.is_published:
+                self.feed.add(commit.generation, draft.after.sequence, commit.taken, commit.taken)
+            for changes in draft.changes:
+                self._count_unknown_fields(changes.unknown_fields)
+        names = [name for draft in changed for name, table in _names_of(draft.before).items() if table in draft.news]
+        self._tell(Changed(frozenset(names)))
+        return Applied(
+            tuple(
+                outcome if isinstance(outcome, Exception) else drafts[frame.last.generation].after.sequence
+                for frame, outcome in zip(frames, outcomes, strict=True)
+            ),
+            tuple(commits),
+        )
+
+    def _commit_frames(self, drafts: Sequence[_Draft]) -> list[Commit]:
+        for draft in drafts:
+            for name, news in draft.news.items():
+                self._given.make_room(draft.before.name, draft.before.tables[name].shape, news)
+        # Readers that see the new rows must not see the old `next_row`, see StoredTable.
+        self._remember(*(replace(draft.before, tables=draft.after.tables) for draft in drafts))
+        try:
+            commits = []
+            with self._transaction() as run:
+                for draft in drafts:
+                    taken = [self._bring(draft.before, name, news) for name, news in draft.news.items()]
+                    run(*_facts_update(draft.after))
+                    records = sum((Counter(changes.records) for changes in draft.changes), Counter())
+                    is_published = draft.before.published is not None
+                    commits.append(Commit(draft.before.name, is_published, tuple(taken), records))
+            return commits
+        except BaseException:
+            self._remember(*(draft.before for draft in drafts))
+            raise
+        finally:
+            self._given.clear()
+
+    def _bring(self, generation: Generation, name: str, news: TableNews) -> TableChanges:
+        table = generation.tables[name]
+        is_followed = generation.published is not None
+        return bring(self._writer, self._given, generation.name, table.shape, news, table.next_row, is_followed)
+
+    def _checked(self, part: FramePart) -> Generation:
+        """The generation that a part is for, if it may be."""
+        self.check_pipeline(part.run // RUNS_PER_PIPELINE)
+        generation = self._generations.get(part.generation)
+        if generation is None:
+            raise FrameError(
+                "unknown_generation", f"generation {ascii(part.generation)[:120]} was not begun", "begin it first"
+            )
+        if part.run < generation.run:
+            raise FrameError(
+                "fenced",
+                f"run {part.run} of generation {generation.name} sends a frame, but run {generation.run} is there",
+                "stop the query that was started before",
+            )
+        writer = generation.writers.get(part.writer)
+        due = (writer.ended if writer else NO_BATCH) + 1
+        if part.epoch > due:
+            raise FrameError(
+                "refused",
+                f"batch {part.epoch} of generation {generation.name} came to writer {part.writer} where {due} was due",
+                "build a new generation: the store does not hold what the checkpoint counts as delivered",
+            )
+        if part.run > generation.run:
+            self._remember(replace(generation, run=part.run))
+            self.staging.forget(generation.name)
+        return self._generations[part.generation]
+
+    def _adopt(self, number: int) -> None:
+        with self._transaction() as run:
+            run("UPDATE livetables.pipeline SET number = ?", [number])
+        self._pipeline = number
+
+    def _count_unknown_fields(self, counted: Mapping[str, Mapping[str, int]]) -> None:
+        for table, fields in counted.items():
+            for name, records in fields.items():
+                is_known = (table, name) in self.unknown_fields or len(self.unknown_fields) < UNKNOWN_FIELDS_MAX
+                key = (table, name if is_known else OTHER_FIELDS)
                 self.unknown_fields[key] = self.unknown_fields.get(key, 0) + records
 
     def _checkpoint(self) -> None:
@@ -502,27 +766,86 @@ class Store:
         run = self._writer.execute
         run("CREATE SCHEMA IF NOT EXISTS livetables")
         run("CREATE TABLE IF NOT EXISTS livetables.layout (version BIGINT)")
+        # A generation's facts are one value: each statement of a small transaction counts.
         run(
             "CREATE TABLE IF NOT EXISTS livetables.generations "
-            "(name VARCHAR, begun TIMESTAMPTZ, last_batch_id BIGINT, published TIMESTAMPTZ)"
+            "(name VARCHAR, begun TIMESTAMPTZ, published TIMESTAMPTZ, sequence BIGINT, facts BLOB)"
         )
-        run(
-            "CREATE TABLE IF NOT EXISTS livetables.tables "
-            "(generation VARCHAR, name VARCHAR, shape BLOB, next_row BIGINT, newest TIMESTAMPTZ)"
-        )
+        run("CREATE TABLE IF NOT EXISTS livetables.tables (generation VARCHAR, name VARCHAR, shape BLOB)")
+        run("CREATE TABLE IF NOT EXISTS livetables.pipeline (number BIGINT)")
         versions = [version for (version,) in run("SELECT version FROM livetables.layout").fetchall()]
         if versions not in ([], [LAYOUT_VERSION]):
             raise SetupError(f"its layout is {versions}, not {LAYOUT_VERSION}", "use the version that wrote it")
         if not versions:
+            run("INSERT INTO livetables.pipeline VALUES (0)")
             run("INSERT INTO livetables.layout VALUES (?)", [LAYOUT_VERSION])
+        ((self._pipeline,),) = run("SELECT number FROM livetables.pipeline").fetchall()
         tables: dict[str, dict[str, StoredTable]] = {}
-        for generation, name, shape, next_row, newest in run("SELECT * FROM livetables.tables").fetchall():
-            stored = StoredTable(generation, decode_shape(shape), next_row, newest)
-            tables.setdefault(generation, {})[name] = stored
+        for generation, name, shape in run("SELECT * FROM livetables.tables").fetchall():
+            tables.setdefault(generation, {})[name] = StoredTable(generation, decode_shape(shape))
         return {
-            name: Generation(name, tables.get(name, {}), begun, last_batch_id, published)
-            for name, begun, last_batch_id, published in run("SELECT * FROM livetables.generations").fetchall()
+            name: with_facts(Generation(name, tables.get(name, {}), begun, None, published, sequence), facts)
+            for name, begun, published, sequence, facts in run("SELECT * FROM livetables.generations").fetchall()
         }
+
+
+def encoded_facts(generation: Generation) -> bytes:
+    """What of a generation changes with its rows."""
+    return to_json(
+        {
+            "last_batch_id": generation.last_batch_id,
+            "run": generation.run,
+            "tables": {
+                name: [table.next_row, table.newest.isoformat() if table.newest else None]
+                for name, table in generation.tables.items()
+            },
+            "writers": [
+                [number, writer.last, [[*key, offsets] for key, offsets in writer.marks.items()], writer.ended]
+                for number, writer in generation.writers.items()
+            ],
+        }
+    )
+
+
+def with_facts(generation: Generation, data: bytes) -> Generation:
+    """The generation with what `encoded_facts` made of it."""
+    facts = json.loads(data)
+    tables = {
+        name: replace(
+            generation.tables[name], next_row=next_row, newest=datetime.fromisoformat(newest) if newest else None
+        )
+        for name, (next_row, newest) in facts["tables"].items()
+    }
+    writers = {
+        number: Writer(
+            (attempt, frame, part), {(source, scope): tuple(offsets) for source, scope, offsets in marks}, ended
+        )
+        for number, (attempt, frame, part), marks, ended in facts["writers"]
+    }
+    return replace(generation, tables=tables, last_batch_id=facts["last_batch_id"], run=facts["run"], writers=writers)
+
+
+def _facts_update(generation: Generation) -> tuple[str, list[object]]:
+    statement = "UPDATE livetables.generations SET sequence = ?, facts = ? WHERE name = ?"
+    return statement, [generation.sequence, encoded_facts(generation), generation.name]
+
+
+def _groups(frames: Sequence[Frame]) -> Iterator[Sequence[Frame]]:
+    """The frames in order, in groups in which each writer has one: the next may change what that one brings."""
+    group: dict[tuple[str, int], Frame] = {}
+    for frame in frames:
+        key = (frame.last.generation, frame.last.writer)
+        if key in group:
+            yield list(group.values())
+            group = {}
+        group[key] = frame
+    if group:
+        yield list(group.values())
+
+
+def _newest(rows: pa.Table) -> datetime | None:
+    times = [pc.max(rows[each.name]).as_py() for each in rows.schema if column_type(each.type) == "timestamp"]
+    return max((time for time in times if time is not None), default=None)
 
 
 def _open(path: Path | None, memory_megabytes: int) -> duckdb.DuckDBPyConnection:
@@ -581,12 +904,7 @@ def _advanced(generation: Generation, batch: Batch) -> dict[str, StoredTable]:
         check_columns(changes.table, table.shape.schema, changes.upserts.schema)
         if changes.deletes.num_rows:  # a table without any columns says "none" as well
             check_columns(changes.table, table.shape.key_schema, changes.deletes.schema)
-        times = [
-            pc.max(changes.upserts[field.name]).as_py()
-            for field in table.shape.schema
-            if column_type(field.type) == "timestamp" and changes.upserts.num_rows
-        ]
-        newest = max((time for time in [*times, table.newest] if time is not None), default=None)
+        newest = max((time for time in [_newest(changes.upserts), table.newest] if time is not None), default=None)
         next_row = table.next_row + changes.upserts.num_rows
         tables[changes.table] = replace(table, next_row=next_row, newest=newest)
     return tables

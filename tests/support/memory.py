@@ -1,4 +1,4 @@
-"""Where batches go. The server is one sink; the one here keeps tables in memory and applies changes as it does."""
+"""A model of the server's tables: kept in memory, changed as the server changes its own."""
 
 from __future__ import annotations
 

@@ -1,0 +1,70 @@
+"""The two Java classes that Spark runs for every record, compiled once against the Spark that is installed."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import zipfile
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from livetables.errors import SetupError
+
+SOURCES = Path(__file__).parent / "java"
+COMPILER_LINES_SHOWN = 5
+JDK_CURE = "install a JDK 17 (openjdk-17-jdk-headless), or set JAVA_HOME to one"
+
+
+def compiled_engine(root: Path, compiler: Callable[[], str], say: Callable[[str], None]) -> Path:
+    """The jar of the engine below `root`, compiled if it is not there. Its name tells what it was compiled from."""
+    jar = root.resolve() / "engine" / f"livetables-engine-{_digest()}.jar"
+    if jar.is_file():
+        return jar
+    javac = compiler()
+    say(f"compiling {', '.join(source.name for source in _sources())} into {jar.parent}")
+    try:
+        jar.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix=".engine-draft-", dir=jar.parent) as draft:
+            classes = Path(draft) / "classes"
+            _compile(javac, classes)
+            packed = Path(draft) / jar.name
+            with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+                for path in sorted(classes.rglob("*.class")):
+                    archive.write(path, path.relative_to(classes))
+            packed.rename(jar)  # as a whole: another process may compile it at the same time
+    except OSError as error:
+        raise SetupError(f"the engine cannot be put into {jar.parent}: {error}", "make it writable") from error
+    for other in jar.parent.glob("livetables-engine-*.jar"):
+        if other != jar:
+            other.unlink(missing_ok=True)
+    return jar
+
+
+def spark_jars() -> Path:
+    """The directory of Spark's own jars, in the pyspark package."""
+    spec = find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise SetupError("pyspark is not installed", "install livetables with its dependencies")
+    return Path(spec.origin).parent / "jars"
+
+
+def _sources() -> list[Path]:
+    return sorted(SOURCES.glob("*.java"))
+
+
+def _digest() -> str:
+    """Of all that the classes depend on."""
+    digest = hashlib.sha256("\n".join(sorted(path.name for path in spark_jars().glob("spark-sql*.jar"))).encode())
+    for source in _sources():
+        digest.update(source.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _compile(javac: str, classes: Path) -> None:
+    command = [javac, "--release", "17", "-nowarn", "-proc:none", "-cp", f"{spark_jars()}/*", "-d", str(classes)]
+    ended = subprocess.run([*command, *map(str, _sources())], capture_output=True, text=True)
+    if ended.returncode != 0:
+        said = " ".join([line.strip() for line in ended.stderr.splitlines() if line.strip()][:COMPILER_LINES_SHOWN])
+        raise SetupError(f"the engine's Java classes cannot be compiled: {said}", f"{JDK_CURE}; nothing was installed")

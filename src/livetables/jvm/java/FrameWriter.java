@@ -1,0 +1,756 @@
+package livetables;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.ObjectMapper;
+import com.fasterxml.jackson.databind.node.ArrayNode;
+import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.io.ByteArrayInputStream;
+import java.io.ByteArrayOutputStream;
+import java.io.IOException;
+import java.net.URI;
+import java.net.http.HttpClient;
+import java.net.http.HttpRequest;
+import java.net.http.HttpResponse;
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
+import java.nio.channels.Channels;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.security.GeneralSecurityException;
+import java.security.KeyStore;
+import java.security.cert.Certificate;
+import java.security.cert.CertificateFactory;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.UUID;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.locks.Condition;
+import java.util.concurrent.locks.ReentrantLock;
+import javax.net.ssl.SSLContext;
+import javax.net.ssl.TrustManagerFactory;
+import org.apache.arrow.memory.BufferAllocator;
+import org.apache.arrow.memory.RootAllocator;
+import org.apache.arrow.vector.BigIntVector;
+import org.apache.arrow.vector.BitVector;
+import org.apache.arrow.vector.FieldVector;
+import org.apache.arrow.vector.Float8Vector;
+import org.apache.arrow.vector.TimeStampMicroTZVector;
+import org.apache.arrow.vector.VarBinaryVector;
+import org.apache.arrow.vector.VarCharVector;
+import org.apache.arrow.vector.VectorSchemaRoot;
+import org.apache.arrow.vector.ipc.ArrowStreamWriter;
+import org.apache.arrow.vector.types.FloatingPointPrecision;
+import org.apache.arrow.vector.types.pojo.ArrowType;
+import org.apache.arrow.vector.types.pojo.Field;
+import org.apache.arrow.vector.types.pojo.FieldType;
+import org.apache.arrow.vector.types.pojo.Schema;
+import org.apache.spark.sql.ForeachWriter;
+
+/**
+ * Sends the events of {@link MatchOperator} to the server, as frames of Arrow over HTTP, in order, one at a time.
+ *
+ * <p>In real time a frame is what has come in a few milliseconds, and always whole records with all that they change. In a
+ * micro-batch records come sorted by key, so that no offset says what has come before it: there, all that this partition
+ * has of the batch is one frame, sent in parts that the server stages until the last one.
+ *
+ * <p>Spark's thread fills one buffer while another thread sends the other. A full buffer makes Spark wait. A server that is
+ * away is waited for; what it refuses ends the query, which is then started again where its checkpoint is.
+ */
+public final class FrameWriter extends ForeachWriter<byte[]> {
+  private static final int FRAME_ROWS = 20_000;
+  private static final int FRAME_BYTES = 4 << 20;
+  private static final long ANSWER_SECONDS = 60;
+  private static final long RETRY_MS_MAX = 2_000;
+  private static final int UNAUTHORIZED = 401, TOO_MANY = 429;
+
+  private static final Map<String, HttpClient> CLIENTS = new ConcurrentHashMap<>(); // by the authorities they trust
+  private static final BufferAllocator MEMORY = new RootAllocator();
+  private static final ObjectMapper JSON = new ObjectMapper();
+
+  private final String planJson, targetJson, token;
+
+  private transient JsonNode target;
+  private transient Frame filling, sending; // taken turns with, under the lock
+  private transient ReentrantLock lock;
+  private transient Condition changed;
+  private transient Thread task, sender;
+  private transient Throwable failure;
+  private transient boolean isClosing, isStopped;
+
+  /**
+   * @param planJson what there is to send: tables, scopes and views
+   * @param targetJson where to: url, ca (PEM text or null), token_file (or null), generation, run, real_time, frame_ms,
+   *     patience_seconds
+   * @param token the pipeline's key
+   */
+  public FrameWriter(String planJson, String targetJson, String token) {
+    this.planJson = planJson;
+    this.targetJson = targetJson;
+    this.token = token;
+  }
+
+  @Override
+  public boolean open(long partition, long epoch) {
+    target = MatchOperator.parsed(targetJson);
+    JsonNode plan = MatchOperator.parsed(planJson);
+    filling = new Frame(plan);
+    sending = new Frame(plan);
+    lock = new ReentrantLock();
+    changed = lock.newCondition();
+    failure = null;
+    isClosing = false;
+    isStopped = false;
+    task = Thread.currentThread();
+    Connection connection = new Connection(target, token, partition, epoch);
+    boolean isRealTime = target.get("real_time").asBoolean();
+    long frameNanos = TimeUnit.MILLISECONDS.toNanos(target.get("frame_ms").asLong());
+    sender = new Thread(() -> sendAll(connection, isRealTime, frameNanos), "frames-" + partition);
+    sender.setDaemon(true);
+    sender.start();
+    return true;
+  }
+
+  @Override
+  public void process(byte[] event) {
+    lock.lock();
+    try {
+      while (filling.isFull() && failure == null) {
+        changed.await();
+      }
+      throwFailure();
+      boolean wasEmpty = filling.isEmpty();
+      filling.add(event);
+      if (wasEmpty || filling.isFull()) {
+        changed.signalAll();
+      }
+    } catch (InterruptedException interrupted) {
+      Thread.currentThread().interrupt();
+      throw new IllegalStateException("the query was stopped", interrupted);
+    } finally {
+      lock.unlock();
+    }
+  }
+
+  /** Without an error, return only when the server has everything on disk. */
+  @Override
+  public void close(Throwable error) {
+    if (sender == null) {
+      return;
+    }
+    try {
+      boolean hasFailed;
+      lock.lock();
+      try {
+        hasFailed = failure != null;
+        isClosing = error == null;
+        isStopped = error != null; // what was not sent is not to be sent any more
+        changed.signalAll();
+      } finally {
+        lock.unlock();
+      }
+      if (hasFailed) {
+        Thread.interrupted(); // by the sender
+      } else if (error != null) {
+        sender.interrupt();
+      }
+      sender.join();
+      if (hasFailed || error == null) {
+        throwFailure();
+      }
+    } catch (InterruptedException interrupted) {
+      sender.interrupt();
+      Thread.currentThread().interrupt();
+      throw new IllegalStateException("the query was stopped", interrupted);
+    } finally {
+      if (!sender.isAlive()) { // an interrupted one frees its memory itself
+        filling.close();
+        sending.close();
+      }
+      sender = null;
+    }
+  }
+
+  private void throwFailure() {
+    if (failure != null) {
+      throw new IllegalStateException(failure.getMessage(), failure);
+    }
+  }
+
+  private void sendAll(Connection connection, boolean isRealTime, long frameNanos) {
+    try {
+      connection.send(sending, true, false); // empty: the server sees at once whether a batch is missing before this one
+      boolean isLast = false;
+      while (!isLast) {
+        isLast = take(isRealTime, frameNanos);
+        connection.send(sending, isLast || (isRealTime && sending.isWhole()), isLast);
+      }
+    } catch (Throwable error) {
+      lock.lock();
+      try {
+        failure = error;
+        changed.signalAll();
+        if (!isClosing && !isStopped) {
+          task.interrupt(); // which may wait for a record that comes much later, or never
+        }
+      } finally {
+        lock.unlock();
+      }
+    }
+  }
+
+  /** Wait until there is something to send, and exchange the buffers; tell whether nothing will follow. */
+  private boolean take(boolean isRealTime, long frameNanos) throws InterruptedException {
+    lock.lock();
+    try {
+      while (filling.isEmpty() && !isClosing) {
+        changed.await();
+      }
+      if (isRealTime) {
+        long left = filling.firstNanos + frameNanos - System.nanoTime();
+        while ((left > 0 || !filling.isWhole()) && !filling.isFull() && !isClosing) {
+          if (left > 0) {
+            changed.awaitNanos(left);
+          } else {
+            changed.awaitNanos(frameNanos);
+          }
+          left = filling.firstNanos + frameNanos - System.nanoTime();
+        }
+      } else {
+        while (!filling.isFull() && !isClosing) {
+          changed.await();
+        }
+      }
+      Frame full = filling;
+      filling = sending;
+      sending = full;
+      filling.clear();
+      changed.signalAll();
+      return isClosing;
+    } finally {
+      lock.unlock();
+    }
+  }
+
+  /** What the server refuses: to send it again would not help. */
+  public static final class RefusedException extends RuntimeException {
+    RefusedException(String message) {
+      super(message);
+    }
+  }
+
+  /** One partition's way to the server. */
+  private static final class Connection {
+    private final HttpClient client;
+    private final URI uri;
+    private final JsonNode target;
+    private final long writer, epoch, patienceNanos;
+    private final String attempt = UUID.randomUUID().toString();
+    private final Map<Long, Map<Integer, Long>> marks = new HashMap<>(); // of the parts of this frame so far
+    private String token;
+    private long frame, part;
+
+    Connection(JsonNode target, String token, long writer, long epoch) {
+      this.target = target;
+      this.token = token;
+      this.writer = writer;
+      this.epoch = epoch;
+      uri = URI.create(target.get("url").asText() + "/api/frames");
+      patienceNanos = TimeUnit.SECONDS.toNanos(target.get("patience_seconds").asLong());
+      client = CLIENTS.computeIfAbsent(target.get("ca").asText(""), Connection::client);
+    }
+
+    private static HttpClient client(String authorities) {
+      HttpClient.Builder builder =
+          HttpClient.newBuilder().version(HttpClient.Version.HTTP_1_1).connectTimeout(Duration.ofSeconds(5));
+      return (authorities.isEmpty() ? builder : builder.sslContext(trusting(authorities))).build();
+    }
+
+    private static SSLContext trusting(String pem) {
+      try {
+        KeyStore store = KeyStore.getInstance(KeyStore.getDefaultType());
+        store.load(null, null);
+        ByteArrayInputStream text = new ByteArrayInputStream(pem.getBytes(StandardCharsets.UTF_8));
+        for (Certificate each : CertificateFactory.getInstance("X.509").generateCertificates(text)) {
+          store.setCertificateEntry("authority-" + store.size(), each);
+        }
+        TrustManagerFactory trust = TrustManagerFactory.getInstance(TrustManagerFactory.getDefaultAlgorithm());
+        trust.init(store);
+        SSLContext context = SSLContext.getInstance("TLS");
+        context.init(null, trust.getTrustManagers(), null);
+        return context;
+      } catch (GeneralSecurityException | IOException error) {
+        throw new IllegalStateException("the certificates of pipeline.server_ca cannot be used: " + error, error);
+      }
+    }
+
+    /** Send a part, and wait for the answer; a commit's says that the frame is on disk. */
+    void send(Frame sending, boolean isCommit, boolean isEnd) throws IOException, InterruptedException {
+      sending.marks.forEach((place, offsets) -> offsets.forEach((partition, offset) ->
+          marks.computeIfAbsent(place, each -> new HashMap<>()).merge(partition, offset, Math::max)));
+      byte[] body = sending.encoded(header(isCommit, isEnd), marks);
+      long giveUp = 0;
+      long delay = 50;
+      while (true) {
+        String problem;
+        try {
+          HttpResponse<String> answer = client.send(request(body), HttpResponse.BodyHandlers.ofString());
+          int status = answer.statusCode();
+          if (status == 200) {
+            break;
+          }
+          problem = told(answer.body(), status);
+          if (status == UNAUTHORIZED && readTokenAgain()) {
+            delay = 50;
+          } else if (status < 500 && status != TOO_MANY && status != UNAUTHORIZED) {
+            throw new RefusedException(problem);
+          }
+        } catch (IOException error) {
+          problem = "the server at " + uri.getAuthority() + " does not answer: " + error;
+        }
+        long now = System.nanoTime();
+        giveUp = giveUp == 0 ? now + patienceNanos : giveUp;
+        if (now >= giveUp) {
+          throw new IOException(problem);
+        }
+        Thread.sleep(delay);
+        delay = Math.min(RETRY_MS_MAX, delay * 2);
+      }
+      if (isCommit) {
+        marks.clear();
+      }
+      frame += isCommit ? 1 : 0;
+      part = isCommit ? 0 : part + 1;
+    }
+
+    private HttpRequest request(byte[] body) {
+      return HttpRequest.newBuilder(uri)
+          .timeout(Duration.ofSeconds(ANSWER_SECONDS))
+          .header("Authorization", "Bearer " + token)
+          .header("Content-Type", "application/octet-stream")
+          .POST(HttpRequest.BodyPublishers.ofByteArray(body))
+          .build();
+    }
+
+    private ObjectNode header(boolean isCommit, boolean isEnd) {
+      ObjectNode header = JSON.createObjectNode();
+      header.put("generation", target.get("generation").asText());
+      header.put("run", target.get("run").asLong());
+      header.put("writer", writer);
+      header.put("epoch", epoch);
+      header.put("end", isEnd);
+      header.put("attempt", attempt);
+      header.put("frame", frame);
+      header.put("part", part);
+      header.put("commit", isCommit);
+      header.put("sent_ms", System.currentTimeMillis());
+      return header;
+    }
+
+    /** The pipeline's key may have been exchanged since the start; whether there is another one now. */
+    private boolean readTokenAgain() {
+      String file = target.get("token_file").asText("");
+      if (file.isEmpty()) {
+        return false;
+      }
+      try {
+        for (String line : Files.readAllLines(Path.of(file))) {
+          if (!line.isBlank() && !line.startsWith("#")) {
+            boolean isOther = !line.strip().equals(token);
+            token = line.strip();
+            return isOther;
+          }
+        }
+      } catch (IOException missing) {
+        return false; // it may come back, or be on the driver's machine only
+      }
+      return false;
+    }
+
+    private static String told(String body, int status) {
+      try {
+        JsonNode problem = JSON.readTree(body);
+        return problem.get("code").asText() + ": " + problem.get("problem").asText() + "; " + problem.get("cure").asText();
+      } catch (IOException | NullPointerException notOurs) {
+        return "the server answered with status " + status;
+      }
+    }
+  }
+
+  /** Rows on their way to the server, by stream, as Arrow vectors. */
+  private static final class Frame {
+    private final JsonNode plan;
+    private final Rows[] tables, unknown, views, removed;
+    private final Rows dead;
+    private final String[] tableNames;
+    private final int scopes;
+    final Map<Long, Map<Integer, Long>> marks = new HashMap<>(); // by table and scope: partition and highest offset
+    private final SideReader left = new SideReader(), right = new SideReader(), cause = new SideReader();
+    private int rows;
+    private long bytes;
+    private boolean isWhole = true;
+    long firstNanos;
+
+    Frame(JsonNode plan) {
+      this.plan = plan;
+      scopes = Math.max(1, plan.get("scopes").size());
+      int count = plan.get("tables").size();
+      tables = new Rows[count];
+      unknown = new Rows[count];
+      tableNames = new String[count];
+      for (int table = 0; table < count; table++) {
+        JsonNode node = plan.get("tables").get(table);
+        tableNames[table] = node.get("publish").asText();
+        List<Field> fields = new ArrayList<>();
+        fields.add(field("_id", "int64"));
+        node.get("columns").forEach(column -> fields.add(field(column.get("name").asText(), column.get("type").asText())));
+        fields.add(field("ts", "timestamp"));
+        tables[table] = new Rows(tableNames[table], "rows", fields);
+        unknown[table] = new Rows(tableNames[table], "unknown", List.of(field("_id", "int64"), field("field", "string")));
+      }
+      views = new Rows[plan.get("views").size()];
+      removed = new Rows[views.length];
+      for (JsonNode node : plan.get("views")) {
+        int index = node.get("index").asInt();
+        List<Field> fields = new ArrayList<>();
+        node.get("columns").forEach(column -> fields.add(field(column.get("name").asText(), column.get("type").asText())));
+        views[index] = new Rows(node.get("name").asText(), "rows", fields);
+        views[index].sources = node.get("columns");
+        removed[index] = new Rows(node.get("name").asText(), "removed", List.of(field("_left_id", "int64")));
+      }
+      dead = new Rows(
+          plan.get("dead_letters").asText(),
+          "rows",
+          List.of(field("source", "string"), field("_id", "int64"), field("ts", "timestamp"), field("raw", "binary")));
+    }
+
+    boolean isEmpty() {
+      return rows == 0 && marks.isEmpty();
+    }
+
+    boolean isFull() {
+      return rows >= FRAME_ROWS || bytes >= FRAME_BYTES;
+    }
+
+    /** Whether it ends with the end of a record. */
+    boolean isWhole() {
+      return isWhole;
+    }
+
+    void add(byte[] event) {
+      if (isEmpty()) {
+        firstNanos = System.nanoTime();
+      }
+      bytes += event.length;
+      ByteBuffer buffer = ByteBuffer.wrap(event);
+      isWhole = buffer.get() == 1;
+      int table = buffer.getInt();
+      int scope = buffer.getInt();
+      cause.read(buffer, types(table));
+      while (buffer.hasRemaining()) {
+        rows++;
+        switch (buffer.get()) {
+          case MatchOperator.OWN -> addOwn(table);
+          case MatchOperator.DEAD -> addDead(table, buffer);
+          case MatchOperator.UNKNOWN -> {
+            int row = unknown[table].next();
+            unknown[table].setLong(0, row, cause.id);
+            unknown[table].setBytes(1, row, buffer);
+          }
+          case MatchOperator.ROW -> addRow(buffer);
+          case MatchOperator.REMOVED -> {
+            Rows rows = removed[buffer.getInt()];
+            rows.setLong(0, rows.next(), buffer.getLong());
+          }
+          default -> throw new IllegalStateException("an event with an unknown entry");
+        }
+      }
+      if (isWhole) {
+        int bits = plan.get("offset_bits").asInt();
+        int partition = (int) (cause.id >>> bits);
+        long offset = cause.id & ((1L << bits) - 1);
+        marks.computeIfAbsent((long) table * scopes + scope, each -> new HashMap<>()).merge(partition, offset, Math::max);
+      }
+    }
+
+    private JsonNode types(int table) {
+      return plan.get("tables").get(table).get("columns");
+    }
+
+    private void addOwn(int table) {
+      Rows rows = tables[table];
+      int row = rows.next();
+      rows.setLong(0, row, cause.id);
+      for (int column = 0; column < cause.columns; column++) {
+        rows.set(column + 1, row, cause, column);
+      }
+      rows.setTime(cause.columns + 1, row, cause.time);
+    }
+
+    private void addDead(int table, ByteBuffer buffer) {
+      int row = dead.next();
+      dead.setText(0, row, tableNames[table]);
+      dead.setLong(1, row, cause.id);
+      dead.setTime(2, row, cause.time);
+      dead.setBytes(3, row, buffer);
+    }
+
+    private void addRow(ByteBuffer buffer) {
+      int index = buffer.getInt();
+      JsonNode view = plan.get("views").get(index);
+      SideReader l = side(buffer, left, view.get("left").asInt());
+      SideReader r = side(buffer, right, view.get("right").asInt());
+      Rows rows = views[index];
+      int row = rows.next();
+      for (int column = 0; column < rows.width(); column++) {
+        Source source = rows.source(column);
+        SideReader from = source.isLeft ? l : r;
+        int place = source.column;
+        if (from == null && source.otherColumn >= 0) { // the key is the same on both sides
+          from = source.isLeft ? r : l;
+          place = source.otherColumn;
+        }
+        if (from == null) {
+          continue; // null
+        }
+        switch (source.kind) {
+          case 'i' -> rows.setLong(column, row, from.id);
+          case 't' -> rows.setTime(column, row, from.time);
+          default -> rows.set(column, row, from, place);
+        }
+      }
+    }
+
+    private SideReader side(ByteBuffer buffer, SideReader reader, int table) {
+      switch (buffer.get()) {
+        case MatchOperator.NONE -> {
+          return null;
+        }
+        case MatchOperator.CAUSE -> {
+          return cause;
+        }
+        default -> {
+          reader.read(buffer, types(table));
+          return reader;
+        }
+      }
+    }
+
+    byte[] encoded(ObjectNode header, Map<Long, Map<Integer, Long>> marks) throws IOException {
+      ByteArrayOutputStream streams = new ByteArrayOutputStream((int) Math.min(bytes * 2 + 4096, FRAME_BYTES * 4L));
+      ArrayNode described = header.putArray("streams");
+      ArrayNode lengths = header.putArray("lengths");
+      for (Rows[] group : List.of(tables, unknown, views, removed, new Rows[] {dead})) {
+        for (Rows rows : group) {
+          if (rows.count() > 0) {
+            int before = streams.size();
+            rows.write(streams);
+            described.addObject().put("table", rows.table).put("kind", rows.kind);
+            lengths.add(streams.size() - before);
+          }
+        }
+      }
+      ObjectNode told = header.putObject("marks");
+      marks.forEach((place, offsets) -> {
+        JsonNode table = plan.get("tables").get((int) (place / scopes));
+        JsonNode scope = plan.get("scopes").get((int) (place % scopes));
+        ObjectNode partitions = told.withObjectProperty(table.get("name").asText())
+            .putObject(scope == null ? "" : scope.asText());
+        offsets.forEach((partition, offset) -> partitions.put(String.valueOf(partition), offset));
+      });
+      byte[] text = JSON.writeValueAsBytes(header);
+      int padding = Math.floorMod(-(text.length + Long.BYTES), 64); // keeps the Arrow data aligned
+      ByteBuffer body = ByteBuffer.allocate(Long.BYTES + text.length + padding + streams.size());
+      body.order(ByteOrder.LITTLE_ENDIAN).putLong(text.length + padding).put(text);
+      for (int space = 0; space < padding; space++) {
+        body.put((byte) ' ');
+      }
+      return body.put(streams.toByteArray()).array();
+    }
+
+    void clear() {
+      rows = 0;
+      bytes = 0;
+      isWhole = true;
+      marks.clear();
+      for (Rows[] group : List.of(tables, unknown, views, removed, new Rows[] {dead})) {
+        for (Rows each : group) {
+          each.clear();
+        }
+      }
+    }
+
+    void close() {
+      for (Rows[] group : List.of(tables, unknown, views, removed, new Rows[] {dead})) {
+        for (Rows each : group) {
+          each.close();
+        }
+      }
+    }
+
+    private static Field field(String name, String type) {
+      ArrowType arrow = switch (type) {
+        case "string" -> ArrowType.Utf8.INSTANCE;
+        case "int64" -> new ArrowType.Int(64, true);
+        case "double" -> new ArrowType.FloatingPoint(FloatingPointPrecision.DOUBLE);
+        case "bool" -> ArrowType.Bool.INSTANCE;
+        case "timestamp" -> new ArrowType.Timestamp(org.apache.arrow.vector.types.TimeUnit.MICROSECOND, "UTC");
+        case "binary" -> ArrowType.Binary.INSTANCE;
+        default -> throw new IllegalStateException("a column of type " + type);
+      };
+      return new Field(name, FieldType.nullable(arrow), null);
+    }
+  }
+
+  /** Where a view's column comes from: a side's id, its time, or a column of it. */
+  private record Source(boolean isLeft, char kind, int column, int otherColumn) {}
+
+  /** A record in an event: its values are read where they are. */
+  private static final class SideReader {
+    long id, time;
+    int columns;
+    byte[] bytes;
+    int[] places = new int[16]; // of each value; -1: null
+    int[] lengths = new int[16];
+
+    void read(ByteBuffer buffer, JsonNode types) {
+      id = buffer.getLong();
+      time = buffer.getLong();
+      int end = buffer.getInt();
+      end += buffer.position();
+      bytes = buffer.array();
+      columns = 0;
+      if (places.length < types.size()) {
+        places = new int[types.size()];
+        lengths = new int[types.size()];
+      }
+      while (buffer.position() < end) {
+        int column = columns++;
+        if (buffer.get() == 0) {
+          places[column] = -1;
+          continue;
+        }
+        String type = types.get(column).get("type").asText();
+        lengths[column] = type.equals("string") ? buffer.getInt() : type.equals("bool") ? 1 : Long.BYTES;
+        places[column] = buffer.position();
+        buffer.position(buffer.position() + lengths[column]);
+      }
+    }
+  }
+
+  /** One stream of a frame: rows of one table, as Arrow vectors that are used again for the next frame. */
+  private static final class Rows {
+    final String table, kind;
+    private final List<Field> fields;
+    private JsonNode sources; // of a view
+    private Source[] resolved;
+    private VectorSchemaRoot root; // made with the first row
+    private int count;
+
+    Rows(String table, String kind, List<Field> fields) {
+      this.table = table;
+      this.kind = kind;
+      this.fields = fields;
+    }
+
+    int count() {
+      return count;
+    }
+
+    int width() {
+      return fields.size();
+    }
+
+    int next() {
+      if (root == null) {
+        root = VectorSchemaRoot.create(new Schema(fields), MEMORY);
+      }
+      return count++;
+    }
+
+    Source source(int column) {
+      if (resolved == null) {
+        resolved = new Source[fields.size()];
+        for (int each = 0; each < resolved.length; each++) {
+          JsonNode node = sources.get(each);
+          resolved[each] = new Source(
+              node.get("side").asText().equals("left"),
+              node.get("kind").asText().charAt(0),
+              node.get("column").asInt(),
+              node.get("other").asInt());
+        }
+      }
+      return resolved[column];
+    }
+
+    void setLong(int column, int row, long value) {
+      ((BigIntVector) root.getVector(column)).setSafe(row, value);
+    }
+
+    void setTime(int column, int row, long ms) {
+      ((TimeStampMicroTZVector) root.getVector(column)).setSafe(row, ms * 1000);
+    }
+
+    void setText(int column, int row, String text) {
+      ((VarCharVector) root.getVector(column)).setSafe(row, text.getBytes(StandardCharsets.UTF_8));
+    }
+
+    /** Length and bytes, as an event has them; -1 is null. */
+    void setBytes(int column, int row, ByteBuffer buffer) {
+      int length = buffer.getInt();
+      if (length < 0) {
+        return;
+      }
+      FieldVector vector = root.getVector(column);
+      if (vector instanceof VarCharVector text) {
+        text.setSafe(row, buffer.array(), buffer.position(), length);
+      } else {
+        ((VarBinaryVector) vector).setSafe(row, buffer.array(), buffer.position(), length);
+      }
+      buffer.position(buffer.position() + length);
+    }
+
+    void set(int column, int row, SideReader from, int place) {
+      int at = from.places[place];
+      if (at < 0) {
+        return;
+      }
+      FieldVector vector = root.getVector(column);
+      if (vector instanceof VarCharVector text) {
+        text.setSafe(row, from.bytes, at, from.lengths[place]);
+      } else if (vector instanceof BigIntVector number) {
+        number.setSafe(row, ByteBuffer.wrap(from.bytes, at, Long.BYTES).getLong());
+      } else if (vector instanceof Float8Vector number) {
+        number.setSafe(row, ByteBuffer.wrap(from.bytes, at, Long.BYTES).getDouble());
+      } else {
+        ((BitVector) vector).setSafe(row, from.bytes[at]);
+      }
+    }
+
+    void write(ByteArrayOutputStream out) throws IOException {
+      root.setRowCount(count);
+      try (ArrowStreamWriter writer = new ArrowStreamWriter(root, null, Channels.newChannel(out))) {
+        writer.writeBatch();
+      }
+    }
+
+    void clear() {
+      if (root != null && count > 0) {
+        root.getFieldVectors().forEach(FieldVector::reset);
+        root.setRowCount(0);
+      }
+      count = 0;
+    }
+
+    void close() {
+      if (root != null) {
+        root.close();
+        root = null;
+      }
+    }
+  }
+}

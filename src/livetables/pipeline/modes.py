@@ -1,0 +1,60 @@
+"""How a generation reads its topics: a backlog in micro-batches, what comes now in real time. Pure.
+
+Both modes share the checkpoint, so changing from one to the other costs a stop and a start, well under a second. What
+real time has read since its last batch boundary is read again then, which is why it is not changed for every peak.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Mode = Literal["micro_batch", "real_time"]
+
+LAG_SMALL = 20_000  # records that real time takes in a second or two
+LAG_LARGE = 200_000  # records that micro-batches take sooner
+LAG_SECONDS_SMALL, LAG_SECONDS_LARGE = 2.0, 10.0  # the same, where more come in such a time
+PATIENCE_SECONDS = 5.0  # with a large lag, until micro-batches take over
+REST_SECONDS, REST_SECONDS_MAX = 15.0, 300.0  # in micro-batches, when real time could not keep up
+REPLAY_RECORDS_MAX = 2_000_000  # that a crash in real time may make Spark read again
+BATCH_SECONDS_MIN = 10
+
+
+class ModeChoice:
+    """Chooses the mode of one generation, which it is told the lag of about every second."""
+
+    def __init__(self) -> None:
+        self.mode: Mode = "micro_batch"
+        self._rest_until = 0.0
+        self._rests = 0
+        self._large_since: float | None = None
+
+    def next(self, now: float, lag: int, records_per_second: float) -> Mode:
+        """The mode to read in from now on, given how many records are behind and how many come."""
+        if self.mode == "micro_batch":
+            is_small = lag <= max(LAG_SMALL, LAG_SECONDS_SMALL * records_per_second)
+            if is_small and now >= self._rest_until:
+                self._enter("real_time")
+            return self.mode
+        if lag <= max(LAG_LARGE, LAG_SECONDS_LARGE * records_per_second):
+            self._large_since = None
+        elif self._large_since is None:
+            self._large_since = now
+        elif now - self._large_since >= PATIENCE_SECONDS:
+            self._enter("micro_batch")
+            # A load between what the two modes can take would send it back and forth otherwise.
+            if now - self._rest_until > REST_SECONDS_MAX:
+                self._rests = 0
+            self._rest_until = now + min(REST_SECONDS_MAX, REST_SECONDS * 2**self._rests)
+            self._rests += 1
+        return self.mode
+
+    def _enter(self, mode: Mode) -> None:
+        self.mode = mode
+        self._large_since = None
+
+
+def batch_seconds(most: int, records_per_second: float) -> int:
+    """How long a batch in real time lasts: after a crash, everything since its start is read again."""
+    if records_per_second * most <= REPLAY_RECORDS_MAX:
+        return most
+    return max(min(BATCH_SECONDS_MIN, most), int(REPLAY_RECORDS_MAX / records_per_second))

@@ -1,0 +1,113 @@
+"""The engine's classes are compiled once, and what is missing for that is told with its cure."""
+
+from __future__ import annotations
+
+import shutil
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from livetables.errors import SetupError
+from livetables.jars import java_compiler
+from livetables.jvm import engine
+from livetables.jvm.engine import compiled_engine
+
+
+class Steps:
+    """What is said on the way."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def __call__(self, step: str) -> None:
+        self.said.append(step)
+
+
+@pytest.fixture
+def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the sources that a test may change."""
+    copy = tmp_path / "java"
+    shutil.copytree(engine.SOURCES, copy)
+    monkeypatch.setattr(engine, "SOURCES", copy)
+    return copy
+
+
+@pytest.fixture
+def small_sources(sources: Path) -> Path:
+    """One small class in their place, which takes a second less."""
+    for source in sources.iterdir():
+        source.unlink()
+    (sources / "Small.java").write_text("package livetables; public final class Small {}\n")
+    return sources
+
+
+def test_the_classes_that_spark_runs_are_in_the_jar(tmp_path: Path) -> None:
+    with zipfile.ZipFile(compiled_engine(tmp_path, java_compiler, Steps())) as jar:
+        names = jar.namelist()
+    assert {"livetables/MatchOperator.class", "livetables/FrameWriter.class"} <= set(names)
+
+
+@pytest.mark.usefixtures("small_sources")
+def test_it_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = Steps(), Steps()
+    jar = compiled_engine(tmp_path, java_compiler, first)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "no-java"))
+    assert compiled_engine(tmp_path, java_compiler, second) == jar
+    assert (len(first.said), second.said) == (1, [])
+    assert list(jar.parent.iterdir()) == [jar], "no draft is left"
+
+
+def test_another_source_is_another_jar_in_the_place_of_the_one_before(tmp_path: Path, small_sources: Path) -> None:
+    before = compiled_engine(tmp_path, java_compiler, Steps())
+    (small_sources / "Small.java").write_text("package livetables; public final class Small { int more; }\n")
+    after = compiled_engine(tmp_path, java_compiler, Steps())
+    assert after != before
+    assert list(after.parent.iterdir()) == [after]
+
+
+@pytest.mark.usefixtures("small_sources")
+def test_the_same_sources_give_the_same_name_everywhere(tmp_path: Path) -> None:
+    names = {compiled_engine(tmp_path / place, java_compiler, Steps()).name for place in ("a", "b")}
+    assert len(names) == 1
+
+
+def test_without_a_compiler_the_cure_is_a_jdk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SetupError, match="no Java compiler") as refused:
+        compiled_engine(tmp_path, java_compiler, Steps())
+    assert "openjdk-17-jdk-headless" in refused.value.cure
+    assert list(tmp_path.glob("engine/*")) == []
+
+
+def test_a_java_home_without_a_compiler_is_not_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "jre" / "bin").mkdir(parents=True)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jre"))
+    with pytest.raises(SetupError, match="no Java compiler"):
+        java_compiler()
+
+
+def test_the_compiler_of_java_home_is_taken_before_that_of_the_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "jdk" / "bin" / "javac"
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
+    assert java_compiler() == str(program)
+
+
+def test_what_the_compiler_complains_about_is_told_and_no_jar_is_left(tmp_path: Path, small_sources: Path) -> None:
+    (small_sources / "Small.java").write_text("package livetables; public final class Small { no }\n")
+    with pytest.raises(SetupError, match=r"cannot be compiled: .*Small\.java:1: error"):
+        compiled_engine(tmp_path, java_compiler, Steps())
+    assert list(tmp_path.glob("engine/*")) == []
+
+
+@pytest.mark.usefixtures("small_sources")
+def test_a_file_where_the_jar_should_be_put_is_told(tmp_path: Path) -> None:
+    (tmp_path / "engine").write_text("")
+    with pytest.raises(SetupError, match="cannot be put into"):
+        compiled_engine(tmp_path, java_compiler, Steps())

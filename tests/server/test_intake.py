@@ -1,0 +1,473 @@
+"""Frames over HTTP: staged and whole ones, sent again, fenced, refused, and what is left after a restart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from livetables.change import Batch, TableChanges
+from livetables.server import gate, intake, merge, staging
+from livetables.server.frames import FrameError
+from livetables.server.http import create_app
+from livetables.server.services import Services
+from livetables.server.store import RUNS_PER_PIPELINE, Changed, Frame, Store
+from livetables.server.viewport import Selection, ViewOptions
+from livetables.wire import ChangesHeader, FramePart, FrameStream, Place, encode_part
+from tests.server.test_http import KEY, Answer, Client, services_of
+from tests.support.frames import (
+    EPOCH,
+    SHAPES,
+    USERS,
+    Operator,
+    Record,
+    marks_of,
+    part,
+    streams,
+)
+
+FRAMES = "/api/frames"
+LETTER = {"source": "users_ui", "_id": 4, "ts": EPOCH, "raw": b"\xff\xfe"}
+
+
+@dataclass
+class Served:
+    """A server's HTTP door and its store, with a generation that has been begun and published."""
+
+    services: Services
+    client: Client
+
+    @property
+    def store(self) -> Store:
+        return self.services.store
+
+    def send(self, sent: FramePart, client: Client | None = None) -> Answer:
+        return (client or self.client).request("POST", FRAMES, body=encode_part(sent))
+
+    def ids(self, table: str = "users_ui") -> list[int]:
+        return [row["_id"] for row in rows(self.store, table)]
+
+    def metric(self, name: str, **labels: str) -> float | None:
+        return self.services.metrics._registry.get_sample_value(name, labels)
+
+
+def rows(store: Store, table: str) -> list[dict[str, Any]]:
+    with store.scan(table, Selection()) as reader:
+        found: list[dict[str, Any]] = reader.read_all().to_pylist()
+        return found
+
+
+def user(number: int, partition: int = 0) -> Record:
+    return Record("users", partition, number, "a", number)
+
+
+def frame(*numbers: int, **fields: Any) -> FramePart:
+    """Users with these offsets."""
+    records = [user(number) for number in numbers]
+    return part([each for record in records for each in Operator().process(record)], marks_of(records), **fields)
+
+
+def outcome(answer: Answer) -> tuple[int, str]:
+    """An answer's status, and the code of its problem."""
+    body = answer.json()
+    if answer.status_code == 200:
+        return 200, ""
+    assert body.keys() == {"code", "problem", "cure"}
+    return answer.status_code, body["code"]
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    with closing(Store(None)) as store:
+        services = services_of(store)
+        store.begin("g", SHAPES)
+        store.publish("g")
+        yield Served(services, Client(create_app(services), KEY))
+        services.intake.close()
+
+
+def test_a_frame_is_applied_and_told_in_which_commit(served: Served) -> None:
+    assert served.send(frame(1, 2)).json() == {"applied": True, "sequence": 0}
+    assert served.send(frame(3, frame=1)).json() == {"applied": True, "sequence": 1}
+    assert served.ids() == [1, 2, 3]
+    assert served.store.window("users_ui", ViewOptions())[1].ids == (0, 1, 2)
+    assert served.store.table("users_ui").newest == user(3).ts
+    assert served.metric("livetables_frames_received_total") == 2
+    assert served.metric("livetables_frame_seconds_count") == 2
+    assert served.metric("livetables_records_total", table="users_ui") == 3
+    assert served.metric("livetables_rows_total", table="left_ui", change="upsert") == 3
+    assert served.services.pulse.status().pipeline_seen
+
+
+def test_a_body_may_come_in_pieces(served: Served) -> None:
+    body = encode_part(frame(1))
+    answer = served.client.request("POST", FRAMES, body=[body[:10], body[10:200], body[200:]])
+    assert (answer.status_code, served.ids()) == (200, [1])
+
+
+def test_parts_are_seen_when_the_last_one_is_there(served: Served) -> None:
+    assert served.send(frame(9, part=0, commit=False)).json() == {"applied": False, "sequence": -1}
+    assert served.send(frame(3, part=1, commit=False)).json() == {"applied": False, "sequence": -1}
+    assert served.ids() == []
+    assert served.send(frame(5, 10, part=2)).json() == {"applied": True, "sequence": 0}
+    assert sorted(served.ids()) == [3, 5, 9, 10]
+    assert (served.store.staging.frames, served.store.staging.memory_bytes) == (0, 0)
+
+
+def test_a_batch_is_refused_where_one_before_it_is_missing(served: Served) -> None:
+    assert outcome(served.send(frame(1, epoch=0, end=True))) == (200, "")
+    assert outcome(served.send(frame(2, attempt="b", epoch=1))) == (200, "")
+    assert outcome(served.send(frame(3, attempt="c", epoch=2))) == (409, "refused"), "batch 1 has not ended"
+    assert outcome(served.send(frame(frame=1, attempt="b", epoch=1, end=True))) == (200, "")
+    assert outcome(served.send(frame(3, attempt="c", epoch=2))) == (200, "")
+    assert served.ids() == [1, 2, 3]
+
+
+def test_a_batch_may_come_again_after_it_has_ended(served: Served) -> None:
+    for attempt in ("a", "b"):
+        assert outcome(served.send(frame(1, attempt=attempt, epoch=0, end=True))) == (200, "")
+    assert served.ids() == [1]
+
+
+def test_a_restart_of_the_store_keeps_which_batches_have_ended(tmp_path: Path) -> None:
+    for epoch in range(2):
+        with closing(Store(tmp_path / "store.duckdb")) as store:
+            store.begin("g", SHAPES)
+            sent = frame(epoch, attempt=str(epoch), epoch=epoch, end=True)
+            (sequence,) = store.apply([Frame(sent, sent.streams)]).outcomes
+            assert sequence == epoch
+            late = frame(9, attempt="late", epoch=epoch + 2)
+            (refused,) = store.apply([Frame(late, late.streams)]).outcomes
+            assert isinstance(refused, FrameError)
+
+
+@pytest.mark.parametrize("memory_bytes_max", [0, 5_000, 1_000_000])
+def test_parts_beyond_the_memory_go_to_files_without_a_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memory_bytes_max: int
+) -> None:
+    monkeypatch.setattr(staging, "MEMORY_BYTES_MAX", memory_bytes_max)
+    with closing(Store(tmp_path / "store.duckdb")) as store:
+        services = services_of(store)
+        store.begin("g", SHAPES)
+        store.publish("g")
+        served = Served(services, Client(create_app(services), KEY))
+        for number in range(5):
+            served.send(frame(number, part=number, commit=False))
+        assert store.staging.memory_bytes <= memory_bytes_max
+        assert {path.name for path in tmp_path.iterdir()} <= {"store.duckdb", "store.duckdb.wal"}
+        assert served.send(frame(5, part=5)).status_code == 200
+        assert served.ids() == list(range(6))
+        services.intake.close()
+
+
+def test_what_is_sent_again_changes_nothing(served: Served) -> None:
+    for sent in (frame(1, commit=False), frame(2, part=1, commit=False), frame(3, part=2)):
+        first = served.send(sent)
+        assert first.status_code == 200
+        assert served.send(sent).json() == first.json()
+    assert served.ids() == [1, 2, 3]
+    assert served.store.generations()["g"].sequence == 0
+
+
+def test_a_replay_is_known_by_its_marks(served: Served) -> None:
+    served.send(frame(1, 2))
+    assert served.send(frame(1, 2, attempt="b")).json() == {"applied": True, "sequence": 0}
+    assert served.send(frame(2, 3, attempt="b", frame=1)).json() == {"applied": True, "sequence": 1}
+    assert served.ids() == [1, 2, 3]
+    assert served.metric("livetables_records_total", table="users_ui") == 3
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        frame(1, part=1),
+        frame(1, part=1, commit=False),
+        frame(1, part=2, attempt="b"),
+        frame(1, part=2, frame=1),
+        frame(1, part=3),
+    ],
+)
+def test_a_part_without_those_before_it_is_told_to_be(served: Served, sent: FramePart) -> None:
+    if sent.part != 1:
+        for number in range(2):
+            served.send(frame(5 + number, part=number, commit=False))
+    assert outcome(served.send(sent)) == (409, "missing_parts")
+    assert served.ids() == []
+
+
+def test_another_frame_throws_an_unfinished_one_away(served: Served) -> None:
+    served.send(frame(1, commit=False))
+    served.send(frame(2, attempt="b"))
+    assert outcome(served.send(frame(3, part=1))) == (409, "missing_parts")
+    served.send(frame(4, commit=False, attempt="c", writer=1))
+    served.send(frame(5, attempt="b", frame=1))
+    assert served.send(frame(6, part=1, attempt="c", writer=1)).status_code == 200
+    assert served.ids() == [2, 5, 4, 6]
+
+
+def test_dropping_a_generation_throws_away_what_is_staged(served: Served) -> None:
+    served.send(frame(1, commit=False))
+    served.store.drop("g")
+    assert (served.store.staging.frames, served.store.staging.memory_bytes) == (0, 0)
+    assert outcome(served.send(frame(2, part=1))) == (409, "unknown_generation")
+
+
+def test_an_older_run_is_fenced(served: Served) -> None:
+    assert served.send(frame(1, run=2)).status_code == 200
+    for sent in (frame(2, run=1, attempt="b"), frame(2, run=1, attempt="b", commit=False)):
+        assert outcome(served.send(sent)) == (409, "fenced")
+    assert served.send(frame(2, run=3, commit=False)).status_code == 200
+    assert outcome(served.send(frame(2, run=2, attempt="c"))) == (409, "fenced")
+    assert served.ids() == [1]
+
+
+def test_an_older_pipeline_is_fenced_and_a_newer_one_adopted(served: Served) -> None:
+    assert [served.store.start_pipeline() for _ in range(2)] == [1, 2]
+    assert outcome(served.send(frame(1, run=RUNS_PER_PIPELINE + 7))) == (409, "fenced")
+    assert served.send(frame(1, run=2 * RUNS_PER_PIPELINE)).status_code == 200
+    assert served.send(frame(2, frame=1, run=5 * RUNS_PER_PIPELINE + 3)).status_code == 200
+    assert outcome(served.send(frame(3, frame=2, run=4 * RUNS_PER_PIPELINE))) == (409, "fenced")
+    assert served.store.start_pipeline() == 6
+    with pytest.raises(FrameError, match="pipeline 5 asks, but this server belongs to pipeline 6"):
+        served.store.check_pipeline(5)
+
+
+def test_an_unknown_generation_and_other_columns_are_refused(served: Served) -> None:
+    assert outcome(served.send(frame(1, generation="h"))) == (409, "unknown_generation")
+    bad = replace(frame(1), streams=(FrameStream.of("users_ui", "rows", pa.table({"_id": [1]})),))
+    assert outcome(served.send(bad)) == (409, "refused")
+    assert served.ids() == []
+
+
+def test_the_key_and_the_method_are_looked_at(served: Served) -> None:
+    stranger = Client(served.client.app, {"Authorization": "Bearer wrong"})
+    assert outcome(served.send(frame(1), stranger)) == (401, "unauthorized")
+    assert outcome(served.client.get(FRAMES)) == (405, "method_not_allowed")
+    assert served.ids() == []
+
+
+GOOD = encode_part(frame(1))
+UNREADABLE = {
+    "nothing": b"",
+    "text": b"hello, is this the server?",
+    "cut off": GOOD[:-100],
+    "no header": GOOD[:70],
+    "a field missing": GOOD.replace(b'"writer"', b'"wrighter"'),
+    "a field of another type": GOOD.replace(b'"run": 1', b'"run": 1.5'),
+    "no kind": GOOD.replace(b'"kind": "rows"', b'"kind": "cows"'),
+    "no partition": GOOD.replace(b'{"0": 1}', b'{"-": 1}'),
+    "a huge partition": GOOD.replace(b'{"0": 1}', b'{"999999999999": 1}'),
+    "an offset below zero": GOOD.replace(b'{"0": 1}', b'{"0": -1}'),
+}
+
+
+@pytest.mark.parametrize("body", UNREADABLE.values(), ids=UNREADABLE)
+def test_what_is_no_frame_is_told_to_be(served: Served, body: bytes) -> None:
+    assert outcome(served.client.request("POST", FRAMES, body=body)) in ((400, "bad_frame"), (409, "refused"))
+    assert served.ids() == []
+
+
+def test_a_part_may_be_large_but_not_too_large(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert served.send(frame(*range(2_000))).status_code == 200  # more than other bodies may have
+    monkeypatch.setattr(gate, "MAX_PART_BYTES", 1_000)
+    assert outcome(served.send(frame(1))) == (413, "limit")
+    body = encode_part(frame(1))
+    assert outcome(served.client.request("POST", FRAMES, body=[body[:600], body[600:]])) == (413, "limit")
+
+
+def test_when_too_much_waits_a_writer_is_to_try_again(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intake, "WAITING_BYTES_MAX", 1_000)
+    with served.store._writing:
+        first = served.services.intake.take(encode_part(frame(1)))
+        assert outcome(served.send(frame(1, writer=1))) == (503, "unavailable")
+    assert first.result(10).applied
+    assert served.send(frame(2, frame=1)).status_code == 200
+
+
+@pytest.mark.parametrize("error", [duckdb.OutOfMemoryException("none left"), duckdb.IOException("disk is full")])
+def test_a_shortage_is_to_be_tried_again(served: Served, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr(served.store, "_commit_frames", fail)
+        assert outcome(served.send(frame(1))) == (503, "unavailable")
+    assert served.send(frame(1)).json() == {"applied": True, "sequence": 0}
+
+
+def test_dead_letters_and_unknown_fields_are_counted_once(served: Served) -> None:
+    sent = part(
+        [
+            ("dead_letters", "rows", LETTER),
+            ("users_ui", "rows", user(5).row),
+            *(("users_ui", "unknown", {"_id": 5, "field": field}) for field in ("odd", "even")),
+        ],
+        {"users": {"k": {0: 5}}},
+    )
+    assert served.send(sent).status_code == 200
+    assert served.send(replace(sent, attempt="b")).status_code == 200
+    assert served.store.unknown_fields == {("users", "odd"): 1, ("users", "even"): 1}
+    (letter,) = rows(served.store, "dead_letters")
+    assert (letter["reason"], letter["raw"]) == ("the value is not UTF-8: byte 0 is 0xff", "\\xff\\xfe")
+    assert served.metric("livetables_dead_letters_total", table="users_ui") == 1
+    assert served.metric("livetables_records_total", table="users_ui") == 2
+
+
+# Together
+
+
+def waiting_together(served: Served, *sent: FramePart) -> list[Future[intake.Taken]]:
+    """Send frames while another is being applied."""
+    with served.store._writing:
+        first = served.services.intake.take(encode_part(frame(1_000, writer=9)))
+        while not first.running():
+            pass
+        answers = [served.services.intake.take(encode_part(each)) for each in sent]
+    assert first.result(10).applied
+    return answers
+
+
+def test_frames_that_wait_together_are_one_commit(served: Served) -> None:
+    told: list[Changed] = []
+    served.store.listen(told.append)
+    answers = waiting_together(served, frame(1), frame(2, writer=1), frame(3, writer=2))
+    assert [answer.result(10).sequence for answer in answers] == [1, 1, 1]
+    assert served.ids() == [1_000, 1, 2, 3]
+    assert len(told) == 2
+
+
+def test_frames_of_one_writer_are_applied_in_order(served: Served) -> None:
+    account = Record("accounts", 0, 1, "a", 5)
+    operator = Operator()
+    first, second = (part(operator.process(each), marks_of([each])) for each in (user(1), account))
+    answers = waiting_together(served, first, replace(second, frame=1), frame(2, writer=1))
+    assert [answer.result(10).sequence for answer in answers] == [1, 2, 2]
+    assert [(row["_left_id"], row["_right_id"]) for row in rows(served.store, "left_ui") if row["_left_id"] == 1] == [
+        (1, 1)
+    ]
+
+
+def broken_text(**fields: Any) -> FramePart:
+    """A row whose text is no UTF-8: only DuckDB finds it."""
+    columns = [
+        pa.array([b"\xff\xfe"], pa.binary()).view(pa.string()) if each.name == "k" else pa.array([7], each.type)
+        for each in USERS.schema
+    ]
+    table = pa.Table.from_arrays(columns, schema=USERS.schema)
+    return replace(part(**fields), streams=(FrameStream.of("users_ui", "rows", table),))
+
+
+BAD: dict[str, Callable[[], FramePart]] = {
+    "columns": lambda: replace(frame(7, writer=1), streams=(FrameStream.of("users_ui", "rows", pa.table({"x": [1]})),)),
+    "generation": lambda: frame(7, writer=1, generation="nowhere"),
+    "text": lambda: broken_text(writer=1),
+}
+
+
+@pytest.mark.parametrize("make", BAD.values(), ids=BAD)
+def test_a_bad_frame_leaves_those_beside_it_be(served: Served, make: Callable[[], FramePart]) -> None:
+    frames = [Frame(each, each.streams) for each in (frame(1), make(), frame(2, writer=2))]
+    first, bad, last = served.store.apply(frames).outcomes
+    assert isinstance(bad, Exception)
+    assert (isinstance(first, int), isinstance(last, int)) == (True, True)
+    assert served.ids() == [1, 2]
+    assert served.store.generations()["g"].writers.keys() == {0, 2}
+    assert served.store.table("users_ui").next_row == 2
+    assert served.send(frame(7, writer=1)).status_code == 200
+
+
+@pytest.fixture(params=[0, merge.FEW])
+def _few(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows are looked for one by one, or by one scan for all."""
+    monkeypatch.setattr(merge, "FEW", request.param)
+
+
+@pytest.mark.usefixtures("_few")
+def test_followers_get_what_frames_changed(served: Served) -> None:
+    operator = Operator()
+    records = [user(1), Record("accounts", 0, 1, "a", 0), Record("accounts", 0, 2, "a", 9)]
+    places = []
+    for number, record in enumerate(records):
+        places.append(Place("g", served.store.generations()["g"].sequence))
+        served.send(part(operator.process(record), marks_of([record]), frame=number))
+    for table in ("left_ui", "natural_ui", "asof_ui"):
+        changes = served.store.changes(table, places[1], 0, lambda: False)
+        assert changes is not None
+        assert ChangesHeader.of(changes.schema).place.sequence == 2
+    left = served.store.changes("left_ui", places[1], 0, lambda: False)
+    assert left is not None
+    assert [(row["_left_id"], row["_right_id"], row["_deleted"]) for row in left.to_pylist()] == [
+        (1, None, True),
+        (1, 1, False),
+        (1, 2, False),
+    ]
+    with served.store.whole("left_ui") as reader:
+        assert ChangesHeader.of(reader.schema).place.sequence == 2
+
+
+@pytest.mark.usefixtures("_few")
+def test_an_older_match_is_not_told_to_followers(served: Served) -> None:
+    operator = Operator()
+    records = [user(1), user(2), Record("accounts", 0, 2, "a", 9)]
+    for number, record in enumerate(records):
+        served.send(part(operator.process(record), marks_of([record]), frame=number))
+    late = Record("accounts", 1, 1, "a", 20)
+    newer = {**rows(served.store, "natural_ui")[0], "_right_id": late.id, "accounts_ts": late.ts}
+    older = {**rows(served.store, "natural_ui")[1], "accounts_ts": EPOCH}
+    place = Place("g", served.store.generations()["g"].sequence)
+    sent = part([("natural_ui", "rows", newer), ("natural_ui", "rows", older)], marks_of([late]), frame=3)
+    assert served.send(sent).status_code == 200
+    changes = served.store.changes("natural_ui", place, 0, lambda: False)
+    assert changes is not None
+    assert [(row["_left_id"], row["_right_id"]) for row in changes.to_pylist()] == [(1, late.id)]
+    assert served.store.window("natural_ui", ViewOptions())[1].ids == (0, 1)
+
+
+# After a restart
+
+
+def test_a_restart_keeps_marks_sequence_run_and_number(tmp_path: Path) -> None:
+    path = tmp_path / "store.duckdb"
+
+    def apply(store: Store, sent: FramePart) -> int | Exception:
+        return store.apply([Frame(sent, sent.streams)]).outcomes[0]
+
+    with closing(Store(path)) as store:
+        store.start_pipeline()
+        store.begin("g", SHAPES)
+        store.publish("g")
+        run = RUNS_PER_PIPELINE + 4
+        assert apply(store, frame(1, 2, run=run)) == 0
+        assert apply(store, frame(3, part=2, frame=1, run=run)) == 1
+        before = store.generations()
+    with closing(Store(path)) as store:
+        assert store.generations() == before
+        assert store.generations()["g"].positions == {"users": {0: 4}, "accounts": {}}
+        assert store.check_part(frame(3, part=2, frame=1, run=run)), "it was applied before"
+        assert isinstance(apply(store, frame(9, run=run - 1)), FrameError)
+        assert apply(store, frame(2, 3, 4, attempt="b", run=run + 1)) == 2
+        assert [row["_id"] for row in rows(store, "users_ui")] == [1, 2, 3, 4]
+        assert store.window("users_ui", ViewOptions())[1].ids == (0, 1, 2, 3)
+        assert store.start_pipeline() == 2
+
+
+def test_batches_and_frames_share_the_sequence(served: Served) -> None:
+    rest = pa.Table.from_pylist([user(50).row], USERS.schema)
+    served.send(frame(1))
+    assert served.store.put(Batch("g", 0, (TableChanges("users_ui", rest, USERS.key_schema.empty_table()),)))
+    served.send(frame(2, frame=1))
+    generation = served.store.generations()["g"]
+    assert (generation.sequence, generation.last_batch_id) == (2, 0)
+    assert served.store.window("users_ui", ViewOptions())[1].ids == (0, 1, 2)
+
+
+def test_a_stream_of_nothing_is_nothing(served: Served) -> None:
+    empty = replace(frame(), streams=streams([]), marks={"users": {"k": {}}})
+    assert served.send(empty).json() == {"applied": True, "sequence": -1}

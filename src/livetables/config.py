@@ -127,7 +127,7 @@ class GenerationsConfig:
     max_lingering: int = 2  # with more, the oldest is retired at once
     keep_generations: int = 0  # if any, so many old ones stay for retire_after_seconds and none for linger_seconds
     retire_after_seconds: int = 900
-    switch_after_seconds: int = 30  # a new generation takes over by then, caught up or not
+    switch_after_seconds: int = 30  # while nothing is live, a generation is shown by then, caught up or not
 
 
 @dataclass(frozen=True)

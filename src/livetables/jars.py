@@ -71,7 +71,7 @@ def java_executable() -> str:
     if found is None:
         raise SetupError(
             "there is no java on the PATH",
-            "install Java 17 (openjdk-17-jre-headless), or set JAVA_HOME to where it is",
+            "install Java 17 (openjdk-17-jdk-headless), or set JAVA_HOME to where it is",
         )
     return found
 

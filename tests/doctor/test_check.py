@@ -9,10 +9,10 @@ from contextlib import ExitStack
 
 import pytest
 
+from livetables.dead_letter import reason
 from livetables.doctor.check import Check, Facts, Finding, examined
 from livetables.doctor.sampling import FOUND_VALUE, Judged, told
 from livetables.errors import SetupError
-from livetables.pipeline.dead_letter import reason
 from livetables.pipeline.inspection import last_positions
 from livetables.pipeline.kafka_clients import Topic
 from livetables.spec import Column, Table

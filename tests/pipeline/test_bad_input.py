@@ -10,8 +10,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from livetables.pipeline.modes import Mode
+from livetables.spec import JoinType
 from livetables.up.broker import Broker
-from tests.support.oracle import Side
+from tests.support.oracle import Side, time_of
 from tests.support.pipeline import Stage
 from tests.support.server import ServerProcess
 
@@ -124,3 +125,62 @@ def test_doubles_and_integers_at_the_edge_of_their_type(
         reasons = [letter["reason"] for letter in engine.rows("dead_letters")]
     assert sum("balance: " in reason for reason in reasons) == 5
     assert sum("age: " in reason for reason in reasons) == 6
+
+
+# Not UTF-8, byte order marks, other encodings, halves of characters, control characters: alone, around JSON and in it.
+BYTES: list[bytes] = [
+    b"\xff\xfe",
+    b"\xef\xbb\xbf",
+    b"\x00",
+    b"\xff",
+    bytes(range(256)),
+    *(b'\xef\xbb\xbf{"userId":"u1"}', b'{"userId":"u1"}\x00', b'\x00{"userId":"u1"}', b'{"userId":"u1"}\xc2\xa0'),
+    *('{"userId":"u1"}'.encode(encoding) for encoding in ("utf-16", "utf-16-le", "utf-16-be", "utf-32")),
+    *(b'{"userId":"%s"}' % value for value in (b"\xf0\x9f\x98", b"\xed\xa0\x80", b"\xc0\xaf", b"\x00", b"\n", b"\x7f")),
+    *(b'{"userId":"%s"}' % value for value in (b"\\u0000", b"\\ud83d\\ude00", b"\xe2\x80\xa8")),
+    *(b'{"userId":"%s"}' % value for value in (b"\\ud800", b"\\udc00\\ud800", b"a\\ud83d", b"?")),
+    b'{"\\ud800":1,"userId":"u1","name":"\\udc00"}',
+]
+SPARK_MS_MAX = (2**63 - 1) // 1000  # beyond that Spark's Kafka source has no microseconds for it
+TIMES = [
+    *(-1, 1, -1000, 2**31, -(2**31)),
+    *(-62_135_596_800_000, -12_219_292_800_001, -12_219_292_800_000),  # the year 1, and the first day of the calendar
+    *(253_402_300_799_999, 253_402_300_800_000, 6_249_223_180_800_000),  # the end of 9999, and the year 200000
+    *(SPARK_MS_MAX, -SPARK_MS_MAX),
+]
+
+
+@pytest.mark.spark
+@pytest.mark.kafka
+@pytest.mark.parametrize("mode", MODES)
+def test_any_bytes_are_a_row_or_a_dead_letter(
+    spark: SparkSession, broker: Broker, server: ServerProcess, tmp_path: Path, mode: Mode
+) -> None:
+    stage = Stage.open(broker.bootstrap_servers)
+    stage.send([("users", number % 2, 1, value) for number, value in enumerate(BYTES)])
+    stage.send([("accounts", number % 2, 1, value) for number, value in enumerate(BYTES)])
+    with stage.engine(spark, server, ["left", "asof"], tmp_path) as engine:
+        engine.start(mode)
+        engine.settle(len(stage.sent))
+        assert stage.differences(engine, ["left", "asof"]) == {}
+        shown = {letter["offset"]: letter["raw"] for letter in engine.rows("dead_letters") if letter["partition"] == 0}
+    assert shown[0] == "\\xff\\xfe"
+
+
+@pytest.mark.spark
+@pytest.mark.kafka
+@pytest.mark.parametrize("mode", MODES)
+def test_any_time_is_a_time_that_readers_have(
+    spark: SparkSession, broker: Broker, server: ServerProcess, tmp_path: Path, mode: Mode
+) -> None:
+    stage = Stage.open(broker.bootstrap_servers)
+    sides: list[Side] = ["users", "accounts"]
+    stage.send([(side, n % 2, time, b'{"userId":"u1"}') for side in sides for n, time in enumerate(TIMES)])
+    stage.send([("users", 0, time, b"broken") for time in TIMES])
+    joins: list[JoinType] = ["natural", "asof"]
+    with stage.engine(spark, server, joins, tmp_path) as engine:
+        engine.start(mode)
+        engine.settle(len(stage.sent))
+        assert stage.differences(engine, joins) == {}
+        letters = {letter["ts"] for letter in engine.rows("dead_letters")}
+    assert letters == {time_of(time) for time in TIMES}

@@ -82,7 +82,7 @@ def joined(view: View, left: Sequence[Row], right: Sequence[Row]) -> Iterator[tu
             yield from ((one, other) for one in left for other in right if meet(one, other))
         case "left":
             for one in left:
-                matches = [other for other in right if meet(one, other)]
+                matches: list[Row | None] = [other for other in right if meet(one, other)]
                 yield from ((one, other) for other in matches or [None])
         case "natural":
             yield from ((one, latest([other for other in right if meet(one, other)])) for one in left)

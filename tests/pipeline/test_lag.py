@@ -1,4 +1,4 @@
-"""How far a generation has come, from what Spark and the server tell. Spark's report is stood in for by one made here."""
+"""How far a generation has come, from what Spark and the server report. Spark's report is made here."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """A query in a process of its own, so that a test can kill it: `python -m tests.support.driver <job.json>`.
 
 Driver, JVM and executors are one process group. A query that dies is started again where its checkpoint is, as the
-orchestrator does it. Lines of standard input have it go on in another mode, like `real_time 300`, or `finish 300` to read
-in micro-batches all that there is, and say so.
+orchestrator does it. Lines of standard input have it go on in another mode, like `real_time 300`, or `finish 300` to
+read in micro-batches all that there is, and log that.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -111,15 +112,19 @@ class Driver:
 
     def executors(self) -> list[int]:
         """The processes of its executors."""
+        return [
+            pid for pid in self.java() if b"CoarseGrainedExecutorBackend" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        ]
+
+    def java(self) -> set[int]:
+        """All its processes that run Java: the driver's and the executors'."""
         assert self._process
-        group = os.getpgid(self._process.pid)
-        found = []
+        group, found = os.getpgid(self._process.pid), set()
         for entry in Path("/proc").iterdir():
-            with suppress(OSError):
-                if entry.name.isdecimal() and os.getpgid(int(entry.name)) == group:
-                    command = (entry / "cmdline").read_bytes()
-                    if b"CoarseGrainedExecutorBackend" in command:
-                        found.append(int(entry.name))
+            with suppress(OSError):  # it has ended meanwhile
+                is_its = entry.name.isdecimal() and os.getpgid(int(entry.name)) == group
+                if is_its and (entry / "exe").readlink().name == "java":
+                    found.add(int(entry.name))
         return found
 
     def kill(self) -> None:
@@ -189,7 +194,7 @@ def main(job_file: str) -> None:
         number, order, batch_seconds = orders.latest()
         mode: Mode = "real_time" if order == "real_time" else "micro_batch"
         if number == 0:
-            threading.Event().wait(POLL_SECONDS)
+            time.sleep(POLL_SECONDS)
             continue
         if not checkpoints.has_commits(generation):
             checkpoints.remove(generation)
@@ -211,8 +216,7 @@ def main(job_file: str) -> None:
                 query.processAllAvailable()
                 log("finished")
         while query.isActive and orders.latest()[0] == number:
-            with suppress(Exception):  # a query that dies has no more to say
-                query.awaitTermination(POLL_SECONDS)
+            time.sleep(POLL_SECONDS)
             for progress in query.recentProgress:
                 if progress.batchId > committed:
                     committed = progress.batchId

@@ -91,7 +91,7 @@ def in_order(rows: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
 
 
 def time_of(timestamp_ms: int) -> datetime:
-    """The time of a record: the nearest to its Kafka timestamp from the first day of the calendar to the end of 9999."""
+    """The time of a record: nearest to its Kafka timestamp from the first day of the calendar to the end of 9999."""
     try:
         time = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=timestamp_ms)
     except OverflowError:

@@ -206,7 +206,7 @@ class Stage:
         return self.view_differences(sink, {join: join for join in joins}, None)
 
     def lasting_differences(self, tables: Tables, joins: Sequence[JoinType]) -> dict[str, tuple[list[Any], list[Any]]]:
-        """The differences that do not pass: after a crash all records may be there before all of them are read again."""
+        """The differences that do not pass: after a crash all records may be there before all are read again."""
         found: list[dict[str, tuple[list[Any], list[Any]]]] = []
 
         def are_none() -> bool:

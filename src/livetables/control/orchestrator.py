@@ -234,14 +234,21 @@ class Orchestrator:
             return
         seconds = (datetime.now(UTC) - build.started).total_seconds()
         read, to_read = build.records_read, build.records_to_read
-        if build.is_working() and build.mode == "real_time":
+        if build.mode == "real_time" and build.is_working():
+            self._supervision.look()
+            if not build.is_following and seconds < self._ground.config.generations.switch_after_seconds:
+                return
             tell("caught_up", generation=build.name, records=to_read, seconds=f"{seconds:.1f}")
             why = f"it has caught up with {to_read:,} records"
         elif build.has_query and build.mode == "micro_batch" and read >= to_read and build.choose_mode():
             build.change_mode()  # and when it follows its topics, it takes over
             tell("mode", generation=build.name, mode=build.mode, lag=build.lag)
             return
-        elif build.is_working() and seconds >= self._ground.config.generations.switch_after_seconds:
+        elif (
+            build.is_working()
+            and seconds >= self._ground.config.generations.switch_after_seconds
+            and not (self._running.live or self._left_over)  # what is complete stays until what is next is so too
+        ):
             why = f"after {seconds:.0f} s it takes over with {read:,} of {to_read:,} records read"
         else:
             return

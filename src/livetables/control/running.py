@@ -34,6 +34,8 @@ FIRST_DELAY_SECONDS = 1.0
 DELAY_SECONDS_MAX = 30.0
 SINK_PATIENCE_SECONDS = 60.0
 TRIES = 3  # without a batch in between, until a query counts as failed
+LAG_FOLLOWING = 500  # records that may be on their way; or so many as come in LAG_SECONDS_FOLLOWING
+LAG_SECONDS_FOLLOWING = 0.5
 STEADY_SECONDS = 5.0  # that a query in real time has to run, to count as working again
 RUNS_A_PIPELINE = 1_000_000
 CAUSE_CHARACTERS_MAX = 400
@@ -226,6 +228,12 @@ class RunningGeneration:
     def lag(self) -> int:
         """How many records its topics have that the server does not."""
         return sum(report.lag_records for report in self._reports)
+
+    @property
+    def is_following(self) -> bool:
+        """Whether it keeps up with its topics in real time. In the first seconds of a JVM it does not."""
+        most = max(LAG_FOLLOWING, LAG_SECONDS_FOLLOWING * self._records_per_second)
+        return self.mode == "real_time" and self.is_working() and self.lag <= most
 
     def choose_mode(self) -> Mode | None:
         """The mode that its query should change to, if it should."""

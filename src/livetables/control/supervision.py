@@ -54,8 +54,7 @@ class Supervision:
                 self._works(generation)
         due = [each for each in self._running.all() if not each.has_query and not each.outdated and each.due <= now]
         if due or now >= self._look_due:
-            self._look()
-            self._follow()
+            self.look()
         for generation in due:
             if not generation.blocked and not generation.outdated:
                 self.start(generation)
@@ -112,7 +111,12 @@ class Supervision:
                 generation.stop()
         return stored
 
-    def _look(self) -> None:
+    def look(self) -> None:
+        """See how far topics go, and how far generations are in them."""
+        self._look_at_topics()
+        self._follow()
+
+    def _look_at_topics(self) -> None:
         """See whether topics are still those that generations read, and can be read."""
         started = time.monotonic()
         running = self._running.all()

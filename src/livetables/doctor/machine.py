@@ -16,7 +16,7 @@ from pathlib import Path
 from livetables.config import Config
 from livetables.doctor.check import Facts, Finding
 from livetables.errors import SetupError
-from livetables.jars import jar_directory, java_executable
+from livetables.jars import engine_jar, jar_directory, java_executable
 from livetables.jvm.fetch import JarKind, faults
 
 JAVA_LEAST = 17
@@ -52,7 +52,7 @@ def java(facts: Facts) -> Sequence[Finding]:
         ).stderr
     except (OSError, subprocess.SubprocessError) as error:
         why = f"{executable} -version does not work: {error}"
-        raise SetupError(why, f"install Java {JAVA_LEAST} (openjdk-{JAVA_LEAST}-jre-headless)") from None
+        raise SetupError(why, f"install Java {JAVA_LEAST} (openjdk-{JAVA_LEAST}-jdk-headless)") from None
     match = JAVA_VERSION.search(said)
     found = f"{match[1]}{match[2]} at {executable}" if match else f"{said.partition(chr(10))[0]} at {executable}"
     on_path = shutil.which("java", path=facts.environ.get("PATH", ""))
@@ -79,6 +79,10 @@ def jars(facts: Facts) -> Sequence[Finding]:
             findings.append(Finding(name, "broken", f"in {directory}, {'; '.join(found)}", cure))
         else:
             findings.append(Finding(name, "ok", f"in {directory}"))
+    try:
+        findings.append(Finding("engine", "ok", f"compiled for this Spark: {engine_jar()}"))
+    except SetupError as error:
+        findings.append(Finding("engine", "broken", error.problem, error.cure))
     return findings
 
 

@@ -11,10 +11,10 @@ from difflib import get_close_matches
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from livetables.dead_letter import reason
 from livetables.doctor.check import Facts, Finding, State
 from livetables.doctor.kafka import samples
 from livetables.errors import TopicError
-from livetables.pipeline.dead_letter import reason
 from livetables.pipeline.inspection import Sample
 from livetables.pipeline.parse import parse
 from livetables.spec import Table

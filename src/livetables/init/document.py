@@ -53,7 +53,7 @@ NOTES: Mapping[str, str] = {
     "generations.linger_seconds": "how long the tables before a switch stay, for a rollback",
     "generations.max_lingering": "with more, the oldest goes at once",
     "generations.keep_generations": "if any, so many old ones stay for retire_after_seconds",
-    "generations.switch_after_seconds": "a new generation takes over by then, caught up or not",
+    "generations.switch_after_seconds": "while nothing is live, a generation is shown by then, caught up or not",
 }
 SHOWN_AS: Mapping[str, object] = {
     "server.token_file": "livetables.key",

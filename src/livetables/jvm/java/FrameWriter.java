@@ -64,6 +64,7 @@ import org.apache.spark.sql.ForeachWriter;
 public final class FrameWriter extends ForeachWriter<byte[]> {
   private static final int FRAME_ROWS = 20_000;
   private static final int FRAME_BYTES = 4 << 20;
+  private static final long FRAME_NANOS_MAX = TimeUnit.MILLISECONDS.toNanos(50);
   private static final long ANSWER_SECONDS = 60;
   private static final long RETRY_MS_MAX = 2_000;
   private static final int UNAUTHORIZED = 401, TOO_MANY = 429;
@@ -185,9 +186,13 @@ public final class FrameWriter extends ForeachWriter<byte[]> {
     try {
       connection.send(sending, true, false); // empty: the server sees at once whether a batch is missing before this one
       boolean isLast = false;
+      long waitNanos = frameNanos;
       while (!isLast) {
-        isLast = take(isRealTime, frameNanos);
+        isLast = take(isRealTime, waitNanos);
+        long sent = System.nanoTime();
         connection.send(sending, isLast || (isRealTime && sending.isWhole()), isLast);
+        // A server that needs longer for a frame gets fewer and larger ones, instead of all its time being spent on them.
+        waitNanos = Math.max(frameNanos, Math.min(FRAME_NANOS_MAX, System.nanoTime() - sent));
       }
     } catch (Throwable error) {
       lock.lock();

@@ -197,7 +197,7 @@ def main(job_file: str) -> None:
             time.sleep(POLL_SECONDS)
             continue
         if not checkpoints.has_commits(generation):
-            checkpoints.remove(generation)
+            checkpoints.remove_state(generation)
         query = start_generation(
             spark,
             preset_spec(job["topics"]["users"], job["topics"]["accounts"], job["joins"]),

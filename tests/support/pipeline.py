@@ -129,7 +129,7 @@ class Engine(Served):
         """Start the query, or start it again where it was: as the orchestrator does it."""
         self.stop()
         if not self._checkpoints.has_commits(self.generation):
-            self._checkpoints.remove(self.generation)
+            self._checkpoints.remove_state(self.generation)
         self.query = start_generation(
             self._spark,
             self.spec,

@@ -144,8 +144,9 @@ class RunningGeneration:
         config = self._ground.config
         checkpoints = self._ground.checkpoints
         if not checkpoints.has_commits(self.name):
-            # Without one there is nothing to resume, and Spark does not start on what a crash has left.
-            checkpoints.remove(self.name)
+            # Without one there is no state to resume, and Spark does not start on what a crash has left of it. Where
+            # reading began stays.
+            checkpoints.remove_state(self.name)
         self._batch_seconds = batch_seconds(config.pipeline.batch_seconds, self._records_per_second)
         try:
             self._query = start_generation(

@@ -34,6 +34,11 @@ class Checkpoints:
         names = [status.getPath().getName() for status in self._listed(f"{self.path(generation)}/commits")]
         return any(name.isdecimal() for name in names)
 
+    def remove_state(self, generation: str) -> None:
+        """Remove what tasks have written, and leave where reading began."""
+        path = self._java_path(f"{self.path(generation)}/state")
+        path.getFileSystem(self._configuration).delete(path, True)
+
     def remove(self, generation: str) -> None:
         """Removing one that is not there changes nothing."""
         path = self._java_path(self.path(generation))

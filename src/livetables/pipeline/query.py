@@ -17,7 +17,7 @@ from livetables.pipeline.plan import plan_json
 from livetables.pipeline.source import read_topic
 from livetables.spec import GenerationSpec
 
-FRAME_MS = 5  # what comes in this time goes together
+FRAME_MS = 10  # what comes in this time goes together: each frame costs the server some milliseconds
 
 
 @dataclass(frozen=True)

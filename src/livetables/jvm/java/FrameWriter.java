@@ -29,6 +29,7 @@ import java.util.Map;
 import java.util.UUID;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.locks.Condition;
 import java.util.concurrent.locks.ReentrantLock;
 import javax.net.ssl.SSLContext;
@@ -78,6 +79,7 @@ public final class FrameWriter extends ForeachWriter<byte[]> {
   private transient JsonNode target;
   private transient Frame filling, sending; // taken turns with, under the lock
   private transient ReentrantLock lock;
+  private transient AtomicInteger users; // of the two buffers
   private transient Condition changed;
   private transient Thread task, sender;
   private transient Throwable failure;
@@ -106,6 +108,7 @@ public final class FrameWriter extends ForeachWriter<byte[]> {
     failure = null;
     isClosing = false;
     isStopped = false;
+    users = new AtomicInteger(2);
     task = Thread.currentThread();
     Connection connection = new Connection(target, token, partition, epoch);
     boolean isRealTime = target.get("real_time").asBoolean();
@@ -168,11 +171,16 @@ public final class FrameWriter extends ForeachWriter<byte[]> {
       Thread.currentThread().interrupt();
       throw new IllegalStateException("the query was stopped", interrupted);
     } finally {
-      if (!sender.isAlive()) { // an interrupted one frees its memory itself
-        filling.close();
-        sending.close();
-      }
       sender = null;
+      leave();
+    }
+  }
+
+  /** Whoever is the last to leave, Spark's thread or the sender, frees the memory. */
+  private void leave() {
+    if (users.decrementAndGet() == 0) {
+      filling.close();
+      sending.close();
     }
   }
 
@@ -205,6 +213,8 @@ public final class FrameWriter extends ForeachWriter<byte[]> {
       } finally {
         lock.unlock();
       }
+    } finally {
+      leave();
     }
   }
 

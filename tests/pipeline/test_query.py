@@ -67,6 +67,32 @@ def test_a_table_starts_where_it_is_told(
 
 
 @pytest.mark.parametrize("mode", MODES)
+def test_a_start_at_the_end_is_kept_when_the_first_batch_is_repeated(
+    spark: SparkSession, broker: Broker, server: ServerProcess, tmp_path: Path, mode: Mode
+) -> None:
+    stage = Stage.open(broker.bootstrap_servers)
+    stage.send([user("old")])
+    spec = stage.spec(["left"])
+    spec = GenerationSpec(tuple(replace(table, start="latest") for table in spec.tables), spec.views)
+    with Engine(spark, server, spec, broker.bootstrap_servers, tmp_path) as engine:
+        engine.start("real_time")
+        starts = [tmp_path / engine.generation / "sources" / str(number) / "0" for number in range(2)]
+        wait_until(lambda: all(start.exists() for start in starts), "the start is found")
+        stage.send([user("first")])
+        engine.settle(1)
+        engine.stop()
+        stage.send([user("second"), account("first")])
+        engine.start(mode)
+        expected = {("first", 1.0), ("second", None)}
+        wait_until(
+            lambda: {(row["userId"], row["balance"]) for row in engine.rows("left")} == expected,
+            "everything since the first start is there, and met",
+            seconds=60,
+        )
+        assert len(engine.rows("users_ui")) == 2
+
+
+@pytest.mark.parametrize("mode", MODES)
 def test_a_lookback_bounds_how_old_a_match_may_be(
     spark: SparkSession, broker: Broker, server: ServerProcess, tmp_path: Path, mode: Mode
 ) -> None:

@@ -27,6 +27,8 @@ StreamKind = Literal["rows", "removed", "unknown"]
 STREAM_KINDS: tuple[StreamKind, ...] = get_args(StreamKind)
 PARTITIONS_MAX = 1 << (63 - OFFSET_BITS)  # more do not fit into a record's id
 
+RUNS_PER_PIPELINE = 1_000_000  # a run is the pipeline's number times this, and how often its queries were started
+
 PART_FIELDS: Mapping[str, type] = {
     "generation": str,
     "run": int,

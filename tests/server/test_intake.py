@@ -18,9 +18,9 @@ from livetables.server import gate, intake, merge, staging
 from livetables.server.frames import FrameError
 from livetables.server.http import create_app
 from livetables.server.services import Services
-from livetables.server.store import RUNS_PER_PIPELINE, Changed, Frame, Store
+from livetables.server.store import Changed, Frame, Store
 from livetables.server.viewport import Selection, ViewOptions
-from livetables.wire import ChangesHeader, FramePart, FrameStream, Place, encode_part
+from livetables.wire import RUNS_PER_PIPELINE, ChangesHeader, FramePart, FrameStream, Place, encode_part
 from tests.server.test_http import KEY, Answer, Client, services_of
 from tests.support.frames import (
     EPOCH,

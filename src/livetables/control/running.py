@@ -27,7 +27,7 @@ from livetables.pipeline.modes import Mode, ModeChoice, batch_seconds
 from livetables.pipeline.query import Target, start_generation
 from livetables.pipeline.topics import Topic
 from livetables.spec import GenerationSpec
-from livetables.wire import SourceReport
+from livetables.wire import RUNS_PER_PIPELINE, SourceReport
 
 LAYOUT_VERSION = 2  # of what a checkpoint holds; a new one builds every generation anew
 FIRST_DELAY_SECONDS = 1.0
@@ -37,7 +37,6 @@ TRIES = 3  # without a batch in between, until a query counts as failed
 LAG_FOLLOWING = 500  # records that may be on their way; or so many as come in LAG_SECONDS_FOLLOWING
 LAG_SECONDS_FOLLOWING = 0.5
 STEADY_SECONDS = 5.0  # that a query in real time has to run, to count as working again
-RUNS_A_PIPELINE = 1_000_000
 CAUSE_CHARACTERS_MAX = 400
 NAME = re.compile(r"g(?P<number>[0-9]+)-(?P<fingerprint>[0-9a-f]{8})")
 REFUSAL = re.compile(r"(unknown_generation|refused|fenced|gap): (.*)", re.DOTALL)  # as FrameWriter says it
@@ -71,7 +70,7 @@ class Ground:
         return Target(
             url,
             self.token,
-            self.pipeline_number * RUNS_A_PIPELINE + next(self._starts),
+            self.pipeline_number * RUNS_PER_PIPELINE + next(self._starts),
             token_file=self.token_file,
             authorities=Path(ca_file).read_text() if ca_file else None,
             patience_seconds=SINK_PATIENCE_SECONDS,

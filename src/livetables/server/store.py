@@ -66,10 +66,18 @@ from livetables.server.viewport import (
 )
 from livetables.settings import choice
 from livetables.spec import CONTROL_TABLES, DEAD_LETTERS
-from livetables.wire import NO_BATCH, ChangesHeader, FramePart, FrameStream, Place, decode_shape, encode_shape
+from livetables.wire import (
+    NO_BATCH,
+    RUNS_PER_PIPELINE,
+    ChangesHeader,
+    FramePart,
+    FrameStream,
+    Place,
+    decode_shape,
+    encode_shape,
+)
 
 LAYOUT_VERSION = 2
-RUNS_PER_PIPELINE = 1_000_000  # a run is the pipeline's number times this, and how often its query was started
 GENERATION_NAME = re.compile("[A-Za-z0-9_-]{1,100}")
 RESERVED_NAMES = ("livetables", "main", "temp", "information_schema", "pg_catalog")  # schemas of the database itself
 ROWS_PER_CHUNK = 65_536

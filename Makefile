@@ -17,6 +17,7 @@ help:
 	@echo "make bench   measure the pipeline, the server, the whole way beside the peer, and swaps (see docs/BENCHMARKS.md)"
 	@echo "make chaos   random control messages, mishaps, kills and swaps against real processes (about half an hour)"
 	@echo "make wheel   build livetables and livetables-client into dist"
+	@echo "make npm     pack @livetables/client and @livetables/angular into dist"
 	@echo "make lock    resolve the dependencies anew: Python's into requirements.lock, Java's into src/livetables/jvm/jars.sha256"
 	@echo "make clean   remove everything that set-up made"
 
@@ -35,7 +36,7 @@ test chaos: export JDK_JAVA_OPTIONS := -XX:TieredStopAtLevel=1
 
 .PHONY: test
 test:
-	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target lint .jars/ready $(PAGE) chromium
+	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target lint .jars/ready $(PAGE) chromium npm
 	@echo "two runs side by side; the second is shown at the end"
 	@second=$$(mktemp); { \
 		$(BIN)/pytest -p no:cacheprovider -m "$(QUICK)"; quick=$$?; \
@@ -59,6 +60,7 @@ lint: .venv/ready
 bench: .venv/ready .jars/ready
 	$(BIN)/python -m bench
 	$(BIN)/python -m bench.serving
+	$(BIN)/python -m bench.frames
 	$(BIN)/python -m bench.whole
 	$(BIN)/python -m bench.swap
 
@@ -70,6 +72,10 @@ chaos: .venv/ready .jars/ready $(PAGE)
 .PHONY: wheel
 wheel: .venv/ready $(PAGE)
 	@$(BIN)/python -m wheels
+
+.PHONY: npm
+npm: web/node_modules/ready
+	@npm --prefix web run --silent pack
 
 .PHONY: lock
 lock: .venv/ready

@@ -12,6 +12,7 @@ import gc
 import json
 import os
 import re
+import resource
 import sys
 import time
 from datetime import datetime
@@ -141,6 +142,8 @@ class Crowd:
 
 
 async def main() -> None:
+    _, files_max = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files_max, files_max))
     task = json.loads(sys.argv[1])
     crowd = Crowd(task["host"], task["port"], task["token"], task["table"], task["view"])
     await crowd.join(task["clients"])

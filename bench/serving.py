@@ -21,8 +21,8 @@ import pyarrow as pa
 from rich.console import Console
 from rich.table import Table as ScreenTable
 
+from bench.sender import FrameSender
 from livetables.change import Batch, TableChanges, TableShape
-from livetables.pipeline.flight_sink import FlightSink
 from livetables.server.store import Store
 from livetables.server.viewport import Filter, Sort, ViewOptions
 from tests.support.server import TOKEN, LiveClient, ServerProcess
@@ -41,11 +41,15 @@ SCHEMA = pa.schema(
     ]
 )
 SHAPES = {
-    "appended": TableShape(TABLE, SCHEMA, ("_id",), appends=True),
+    "appended": TableShape(
+        TABLE, SCHEMA, ("_id",), appends=True, sources=("accounts",), scope="userId", topic="account"
+    ),
     "updated": TableShape(TABLE, SCHEMA, ("_id",)),
 }
 NO_DELETES = pa.table({})
 LOAD_ROWS = 100_000
+# Of a viewport: how often frames changed it in memory, and how often the store was asked for it.
+COUNTED = {"advances": "livetables_viewport_advances_total", "asked": "livetables_viewport_evaluations_total"}
 BATCHES_PER_S, BATCH_ROWS = 10, 100
 NEWEST_FIRST: dict[str, Any] = {"sort": [{"column": "ts", "descending": True}], "size": 50}
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -110,25 +114,31 @@ def evaluation_ms(store: Store, view: ViewOptions) -> float:
 
 
 @contextmanager
-def loaded_server(count: int) -> Iterator[tuple[ServerProcess, FlightSink]]:
+def loaded_server(count: int, relays: int = 0) -> Iterator[ServerProcess]:
     """A server with a table of so many rows."""
-    with tempfile.TemporaryDirectory() as directory, ServerProcess(Path(directory)) as server:
+    settings = {"LIVETABLES_SERVER_RELAYS": str(relays)}
+    with tempfile.TemporaryDirectory() as directory, ServerProcess(Path(directory), settings) as server:
         sink = server.sink()
         sink.begin("g1", [SHAPES["appended"]])
         for batch_id in range(count // LOAD_ROWS):
             sink.put(batch(batch_id, rows(batch_id * LOAD_ROWS, LOAD_ROWS)))
         sink.publish("g1")
-        yield server, sink
         sink.close()
+        yield server
 
 
 class Feeder:
-    """Sends batches of new rows at a steady rate; a row's time is when its batch set out."""
+    """Sends batches of new rows at a steady rate, each as a frame; a row's time is when its batch set out."""
 
-    def __init__(self, sink: FlightSink, count: int) -> None:
-        self._sink = sink
-        self._row, self._batch_id = count, count // LOAD_ROWS
+    def __init__(self, server: ServerProcess, count: int) -> None:
+        self._frames = FrameSender(server, "g1", SHAPES["appended"])
+        self._row = count
         self.late_batches = 0
+
+    @property
+    def newest(self) -> int:
+        """The id of the last row that was sent."""
+        return self._row - 1
 
     def feed(self, seconds: float) -> int:
         """How many batches it sent."""
@@ -136,8 +146,7 @@ class Feeder:
         for _ in range(round(seconds * BATCHES_PER_S)):
             time.sleep(max(0.0, due - time.monotonic()))
             self.late_batches += time.monotonic() - due > 1 / BATCHES_PER_S
-            self._sink.put(batch(self._batch_id, rows(self._row, BATCH_ROWS, datetime.now(UTC))))
-            self._batch_id += 1
+            self._frames.send(rows(self._row, BATCH_ROWS, datetime.now(UTC)))
             self._row += BATCH_ROWS
             due += 1 / BATCHES_PER_S
         return round(seconds * BATCHES_PER_S)
@@ -163,11 +172,11 @@ def fanout(
             assert crowd.stdout.readline() == "ready\n"
             feeder.feed(warm_seconds)
             rss_before, cpu_before = server.rss_megabytes(), server.cpu_seconds()
-            evaluations = server.metric("livetables_viewport_evaluations_total")
+            counted = {name: server.metric(metric) for name, metric in COUNTED.items()}
             crowd.stdin.write("measure\n")
             crowd.stdin.flush()
             batches = feeder.feed(seconds)
-            evaluations = server.metric("livetables_viewport_evaluations_total") - evaluations
+            counted = {name: server.metric(metric) - counted[name] for name, metric in COUNTED.items()}
             cpu, rss = server.cpu_seconds() - cpu_before, server.rss_megabytes()
             viewports = server.metric("livetables_viewports")  # before the crowd leaves
             crowd.stdin.write("end\n")
@@ -177,9 +186,10 @@ def fanout(
             crowd.kill()
     return {
         "clients": clients,
+        "relays": len(server.relays()),
         "batches": batches,
         "late_batches": feeder.late_batches,
-        "evaluations": evaluations,
+        **counted,
         "viewports": viewports,
         "skipped": server.metric("livetables_frames_skipped_total"),
         "server_cpu_of_a_core": round(cpu / seconds, 2),
@@ -202,9 +212,8 @@ def stalled(server: ServerProcess, feeder: Feeder, seconds: float) -> dict[str, 
         while feeding.is_alive():
             reading.receive(30)
         grown = server.rss_megabytes() - before
-        newest = server.rows(TABLE, "sort=ts:desc&limit=1")[0]["_id"]
-        for client in (reading, slow):
-            while client.windows[1].rows[0][1][0] != newest:
+        for client in (reading, slow):  # the store cannot say what is newest: it is behind what clients are sent
+            while all(values[0] != feeder.newest for _, values in client.windows[1].rows):
                 client.receive(60)
         return {
             "seconds": seconds,
@@ -220,6 +229,7 @@ def main() -> None:
     parser.add_argument("--window-rows", type=int, default=2_000_000)
     parser.add_argument("--rows", type=int, default=1_000_000, help="of the table that the crowd looks at")
     parser.add_argument("--clients", type=int, nargs="+", default=[1000, 2000, 3000, 4000])
+    parser.add_argument("--relays", type=int, default=0, help="of the server that the crowd is served by")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument(
         "--only", nargs="+", choices=["windows", "fanout", "stalled"], default=["windows", "fanout", "stalled"]
@@ -231,8 +241,8 @@ def main() -> None:
         figures["windows"] = windows(arguments.window_rows)
         show_windows(figures["windows"], arguments.window_rows)
     if {"fanout", "stalled"} & set(arguments.only):
-        with loaded_server(arguments.rows) as (server, sink):
-            feeder = Feeder(sink, arguments.rows)
+        with loaded_server(arguments.rows, arguments.relays) as server:
+            feeder = Feeder(server, arguments.rows)
             if "fanout" in arguments.only:
                 figures["fanout"] = [
                     fanout(server, feeder, clients, arguments.seconds) for clients in arguments.clients

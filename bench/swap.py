@@ -12,10 +12,12 @@ import os
 import tempfile
 import time
 from contextlib import ExitStack
+from datetime import datetime
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
 from rich import box
 from rich.console import Console
 from rich.table import Table as ScreenTable
@@ -29,6 +31,7 @@ from tests.support.server import TOKEN, ServerProcess
 from tests.support.system import PipelineProcess
 
 RATE = 200
+AFTER_SECONDS = 20.0  # of the rows right after a swap whose age is measured
 STEADY_USERS = 1000
 USERS_PART = 20  # one record in so many is a user
 WINDOW_ROWS = 300  # a page
@@ -41,6 +44,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.swap", description=__doc__)
     parser.add_argument("--swaps", type=int, default=5)
     parser.add_argument("--records", type=int, default=100_000, help="of the backlog that each swap reads")
+    parser.add_argument("--rate", type=int, default=RATE, help="records a second on the old and on the new topics")
     parser.add_argument("--quiet", type=float, default=60.0, help="seconds before the first swap")
     parser.add_argument("--json", type=Path, help="also write the figures here")
     arguments = parser.parse_args()
@@ -94,8 +98,8 @@ def run_swaps(bootstrap: str, server: ServerProcess, arguments: argparse.Namespa
         for number in range(1, arguments.swaps + 1):
             fill_set(bootstrap, number, arguments.records)
             with (
-                steady_accounts(bootstrap, f"swap-{number - 1}-account", RATE, STEADY_USERS),
-                steady_accounts(bootstrap, f"swap-{number}-account", RATE, STEADY_USERS),
+                steady_accounts(bootstrap, f"swap-{number - 1}-account", arguments.rate, STEADY_USERS),
+                steady_accounts(bootstrap, f"swap-{number}-account", arguments.rate, STEADY_USERS),
             ):
                 swap = one_swap(bootstrap, server, viewer, number, quiet_seconds)
             console.print(f"swap {number}: {swap}", highlight=False)
@@ -116,6 +120,8 @@ def one_swap(
     message = {"usersTopic": f"swap-{number}-user", "accountsTopic": f"swap-{number}-account"}
     send(bootstrap, "control", [json.dumps(message).encode()], lambda _: None)
     switched = viewer.wait_for_another(old, WAIT_SECONDS)
+    time.sleep(AFTER_SECONDS)
+    after = ages_ms(viewer, switched.held)
     wait_until_retired(server, old)
     end = time.time()
     outcome = server.rows("control_raw", "sort=offset:desc&limit=1")[0]["outcome"]
@@ -128,7 +134,18 @@ def one_swap(
         "quiet_longest_gap_ms": round(viewer.longest_gap_ms(quiet_begin, begin)),
         "fewest_rows": min(frame.rows for frame in viewer.frames if quiet_begin <= frame.held < end),
         "outcome": outcome,
+        "after_p50_ms": round(float(np.percentile(after, 50))),
+        "after_p99_ms": round(float(np.percentile(after, 99))),
     }
+
+
+def ages_ms(viewer: Viewer, since: float) -> list[float]:
+    """How old the rows were that came after a time, when the client first held them."""
+    return [
+        (at - sent) * 1000
+        for at, text in viewer.held.values()
+        if (sent := datetime.fromisoformat(text).timestamp()) > since
+    ]
 
 
 def wait_until_retired(server: ServerProcess, generation: str) -> None:
@@ -151,6 +168,8 @@ def show(swaps: list[dict[str, Any]]) -> None:
         "until the switch": "longest_gap_until_switch_ms",
         "when quiet": "quiet_longest_gap_ms",
         "fewest rows": "fewest_rows",
+        "rows after it: p50, ms": "after_p50_ms",
+        "p99": "after_p99_ms",
     }
     for heading in ("swap", *columns):
         shown.add_column(heading, justify="right")

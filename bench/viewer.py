@@ -38,10 +38,11 @@ class Viewer:
     """
 
     def __init__(self, address: str, token: str, table: str, size: int) -> None:
-        self.held: dict[int, tuple[float, str]] = {}  # by account (`_right_id`): when it was first held, when sent
+        # By account (`_right_id`) of the generation that is shown: when it was first held, when sent.
+        self.held: dict[int, tuple[float, str]] = {}
         self.frames: list[Frame] = []
         self.window = Window()
-        view = {"sort": [{"column": "accounts_ts", "descending": True}], "size": size}
+        view = {"sort": [{"column": "accounts_ts", "descending": True}], "size": size, "interval_ms": 10}
         self._socket: ClientConnection = connect(address, compression=None, max_size=None, ping_interval=None)
         self._socket.send(json.dumps({"type": "hello", "protocol": 1, "token": token}))
         self._socket.send(json.dumps({"type": "subscribe", "sub": 1, "table": table, "view": view}))
@@ -90,6 +91,8 @@ class Viewer:
                 self.window.apply(frame)
                 if frame["type"] in ("snapshot", "patch"):
                     assert self.window.generation
+                    if self.frames and self.frames[-1].generation != self.window.generation:
+                        self.held = {}  # accounts of another topic have the same ids
                     self.frames.append(Frame(held, self.window.generation, len(self.window.rows)))
                     for account, sent in self._brought(frame):
                         self.held.setdefault(account, (held, sent))

@@ -8,13 +8,11 @@ clock stops at a listener inside its server, ours at a client that has parsed th
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import os
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, get_args
@@ -26,6 +24,7 @@ from rich.table import Table as ScreenTable
 
 from bench.__main__ import bar, fill
 from bench.load import count_records, offsets_at, send, steady_accounts
+from bench.pauses import no_collections
 from bench.peer import SCRIPT, Peer, prepared
 from bench.viewer import Viewer
 from livetables.errors import LivetablesError, SetupError
@@ -236,24 +235,13 @@ def latency(bootstrap: str, server: ServerProcess, topics: str, arguments: argpa
     return figures
 
 
-@contextmanager
-def no_collections() -> Iterator[None]:
-    """Without garbage collection, whose pauses would be measured as the server's."""
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-
-
 def server_totals(server: ServerProcess) -> dict[str, tuple[float, float]]:
     """The seconds that rows and the server have spent so far, and how often, by phase."""
     names = {
         "to the server": 'livetables_arrival_seconds_{part}{{table="accounts_ui"}}',
-        "until committed": 'livetables_latency_seconds_{part}{{table="accounts_ui"}}',
+        "until shown": 'livetables_latency_seconds_{part}{{table="accounts_ui"}}',
         "applying a frame": "livetables_frame_seconds_{part}",
-        "evaluating a viewport": "livetables_viewport_seconds_{part}",
+        "asking the store for a viewport": "livetables_viewport_seconds_{part}",
     }
     return {
         name: (server.metric(metric.format(part="sum")), server.metric(metric.format(part="count")))

@@ -208,9 +208,21 @@ def test_the_environment_overrides_every_setting_of_the_server(tmp_path: Path) -
         "LIVETABLES_SERVER_MEMORY_MEGABYTES": "2048",
         "LIVETABLES_SERVER_TOKEN_FILE": "/run/key",
         "LIVETABLES_SERVER_ORIGINS": "https://a.example, https://b.example",
+        "LIVETABLES_SERVER_RELAYS": "3",
+        "LIVETABLES_SERVER_PROXIES": "::1, 10.1.0.0/16",
     }
-    origins = ("https://a.example", "https://b.example")
-    server = ServerConfig("0.0.0.0", 65535, 0, ":memory:", 2048, "/run/key", origins)  # noqa: S104
+    origins, proxies = ("https://a.example", "https://b.example"), ("::1", "10.1.0.0/16")
+    server = ServerConfig(
+        "0.0.0.0",  # noqa: S104
+        65535,
+        0,
+        ":memory:",
+        2048,
+        "/run/key",
+        origins,
+        relays=3,
+        proxies=proxies,
+    )
     assert load(tmp_path, "[server]\nport = 1", **environ).server == server
 
 
@@ -715,6 +727,13 @@ ERRORS = {
         "https://host or https://host:port",
     ),
     "any origin": ('[server]\norigins = ["*"]', 'server.origins: "*" is not an origin', "write it as a browser does"),
+    "any proxy": (
+        '[server]\nproxies = ["*"]',
+        'server.proxies: "*" is not an address',
+        "like 127.0.0.1 or 10.1.0.0/16",
+    ),
+    "proxy by name": ('[server]\nproxies = ["p.example"]', '"p.example" is not an address', "like 127.0.0.1"),
+    "network with a host": ('[server]\nproxies = ["10.1.2.3/16"]', '"10.1.2.3/16" is not an address', "10.1.0.0/16"),
     "unknown control key": ('[control]\ntopc = "x"', "control.topc: unknown key", 'did you mean "topic"?'),
     "control topic not text": ("[control]\ntopic = 5", "control.topic: must be text, not 5", 'write topic = "..."'),
     "certificate without key": (
@@ -726,6 +745,16 @@ ERRORS = {
         '[server]\ntls_key = "key.pem"',
         "server.tls_certificate: is missing, but server.tls_key is there",
         "give both for TLS, or none",
+    ),
+    "relays and TLS": (
+        '[server]\nrelays = 2\ntls_certificate = "cert.pem"\ntls_key = "key.pem"',
+        "server.relays: an encrypted connection cannot be passed to a relay",
+        "let a proxy in front of the server speak TLS, or write relays = 0",
+    ),
+    "negative relays": (
+        "[server]\nrelays = -1",
+        "server.relays: must be a whole number from 0 on, not -1",
+        "write relays = 0 or more",
     ),
     "empty control topic": ('[control]\ntopic = ""', 'control.topic: must be text, not ""', 'write topic = "..."'),
     "illegal control topic": (

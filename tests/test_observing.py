@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from urllib.request import Request, urlopen
 
 import pytest
 import yaml  # type: ignore[import-untyped]
 from prometheus_client.parser import text_string_to_metric_families
 
-from livetables.wire import encode_part
 from tests.server.test_metrics import fed, read
 from tests.support.frames import SHAPES, Operator, Record, marks_of, part
-from tests.support.server import TOKEN, ServerProcess
+from tests.support.server import ServerProcess
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
 WORDS = {"by", "without", "on", "ignoring", "and", "or", "unless", "bool", "offset", "group_left", "group_right"}
@@ -63,14 +60,11 @@ def alerts() -> list[dict[str, Any]]:
 def framed(server: ServerProcess) -> None:
     """A published generation with a frame of the pipeline's writers."""
     sink = server.sink()
-    url = sink.begin("framed", SHAPES)
+    sink.begin("framed", SHAPES)
     sink.publish("framed")
     sink.close()
     record = Record("users", 0, 1, "a", 1)
-    body = encode_part(replace(part(Operator().process(record), marks_of([record])), generation="framed"))
-    headers = {"Authorization": f"Bearer {TOKEN}"}
-    with urlopen(Request(f"{url}/api/frames", body, headers), timeout=30) as answer:  # noqa: S310
-        assert answer.status == 200
+    server.send_frame(part(Operator().process(record), marks_of([record]), generation="framed"))
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from typing import Any
 
@@ -131,10 +132,34 @@ def test_a_part_of_a_frame_is_the_same_after_the_wire(
     streams = tuple(
         FrameStream.of(table, kind, pa.Table.from_pylist(each, schema=SCHEMA)) for table, kind, each in tables
     )
-    part = FramePart(name, 3_000_001, 0, "an attempt", 17, 0, True, 1_763_340_000_000, streams, marks)
+    part = FramePart(
+        name, 3_000_001, 0, "an attempt", 17, 0, True, 1_763_340_000_000, streams, marks, durable=True, kafka_ms=0
+    )
     data = encode_part(part)
     assert decode_part(data) == part
     assert [stream.rows().num_rows for stream in decode_part(pa.py_buffer(data)).streams] == [
         len(each) for _, _, each in tables
     ]
     assert (8 + int.from_bytes(data[:8], "little")) % 64 == 0
+
+
+def with_header(part: FramePart, **fields: Any) -> bytes:
+    """A part in which the header has other values; those that are None are left out."""
+    data = encode_part(part)
+    length = int.from_bytes(data[:8], "little")
+    header = {**json.loads(data[8 : 8 + length]), **fields}
+    text = json.dumps({name: value for name, value in header.items() if value is not None}).encode()
+    return len(text).to_bytes(8, "little") + text + data[8 + length :]
+
+
+PART = FramePart("g", 1, 0, "an attempt", 0, 0, True, 0, (), {})
+
+
+def test_a_part_that_does_not_say_so_is_durable_and_has_no_records() -> None:
+    assert decode_part(with_header(PART, durable=None, kafka_ms=None)) == PART
+
+
+@pytest.mark.parametrize(("name", "value"), [("kafka_ms", -2), ("durable", 1), ("frame", -1), ("commit", "yes")])
+def test_a_value_that_cannot_be_is_an_error(name: str, value: object) -> None:
+    with pytest.raises(ValueError, match=f"^{name} is {value!r}$"):
+        decode_part(with_header(PART, **{name: value}))

@@ -11,6 +11,7 @@ In any text, `${env:NAME}` and `${file:path}` stand for a secret that is kept el
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import re
 import tomllib
@@ -46,6 +47,8 @@ SERVER_KEYS: tuple[str, ...] = (
     "origins",
     "tls_certificate",
     "tls_key",
+    "relays",
+    "proxies",
 )
 CONTROL_KEYS = ("topic",)
 GENERATIONS_KEYS = (
@@ -64,9 +67,10 @@ NUMBERS = (
     "port",
     "flight_port",
     "memory_megabytes",
+    "relays",
     *GENERATIONS_KEYS,
 )
-LISTS = ("presets", "aliases", "origins")
+LISTS = ("presets", "aliases", "origins", "proxies")
 PREFIX = "LIVETABLES_"
 KAFKA_PREFIX = "LIVETABLES_KAFKA_"
 NOT_SETTINGS = ("LIVETABLES_JARS", "LIVETABLES_TOKEN", "LIVETABLES_CONFIG")
@@ -105,6 +109,8 @@ class ServerConfig:
     origins: tuple[str, ...] = ()  # further web origins that may connect; the server's own always may
     tls_certificate: str | None = None  # PEM files, both or none: with them every door is encrypted
     tls_key: str | None = None
+    relays: int = 0  # processes that serve WebSockets beside the server's own: more than one core then does
+    proxies: tuple[str, ...] = ()  # addresses and networks whose X-Forwarded-For and X-Forwarded-Proto count
 
     @property
     def schemes(self) -> tuple[str, str]:
@@ -379,17 +385,34 @@ def _server(section: Section, directory: Path) -> ServerConfig:
         origins=section.texts("origins"),
         tls_certificate=_file(section, "tls_certificate", directory),
         tls_key=_file(section, "tls_key", directory),
+        relays=section.count("relays", default.relays, 0),
+        proxies=section.texts("proxies"),
     )
     for name, other in (("tls_certificate", "tls_key"), ("tls_key", "tls_certificate")):
         if getattr(server, name) and not getattr(server, other):
             section.add(other, f"is missing, but server.{name} is there", "give both for TLS, or none")
+    if server.relays and server.tls_certificate:
+        cure = "let a proxy in front of the server speak TLS, or write relays = 0"
+        section.add("relays", "an encrypted connection cannot be passed to a relay", cure)
     if server.port and server.port == server.flight_port:
         section.add("flight_port", f"is the same as server.port, {server.port}", "choose another port, or 0 for any")
     for origin in server.origins:
         if not ORIGIN.fullmatch(origin):
             problem = f"{quoted(origin)} is not an origin"
             section.add("origins", problem, "write it as a browser does, https://host or https://host:port")
+    for proxy in server.proxies:
+        if not _is_network(proxy):
+            problem = f"{quoted(proxy)} is not an address or a network"
+            section.add("proxies", problem, "write the addresses of your proxies, like 127.0.0.1 or 10.1.0.0/16")
     return server
+
+
+def _is_network(text: str) -> bool:
+    try:
+        ipaddress.ip_network(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _control(section: Section) -> ControlConfig:

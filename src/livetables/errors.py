@@ -7,6 +7,7 @@ LivetablesError
 ├── TopicError       a topic cannot be used: it is not there, not allowed, or its broker cannot be reached
 │   └── PassingTopicError   … and may be usable later, though nobody changes a topic or a setting
 ├── SinkError        a batch was refused: out of order, or for a generation that was not begun
+├── StoreError       the store cannot be used until the server is started again
 └── RequestError     a client asked for what is not there, not allowed or too much; carries a code for programs
 """
 
@@ -60,6 +61,10 @@ class PassingTopicError(TopicError):
 
 class SinkError(LivetablesError):
     """A batch was refused: out of order, or for a generation that was not begun."""
+
+
+class StoreError(LivetablesError):
+    """The store cannot be used until the server is started again."""
 
 
 class RequestError(LivetablesError):

@@ -19,6 +19,9 @@ REFUSED_BY_SPARK = (
     "interceptor.classes",
 )
 
+# Of everything that reads: what a transaction has aborted was never sent. A client's own properties win.
+READER_DEFAULTS: Mapping[str, str] = {"isolation.level": "read_committed"}
+
 KEY_AND_VALUE = re.compile(r"((?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTALL)
 ESCAPE = re.compile(r"\\(u.{0,4}|.)", re.DOTALL)
 CONTROL_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -24,6 +25,16 @@ PAIRS = "pairs"  # what marks a record whose message is key=value already
 def tell(log: logging.Logger, event: str, level: int = logging.INFO, **values: object) -> None:
     """Log an event. A value that is None is left out."""
     log.log(level, _pairs({"event": event, **values}), extra={PAIRS: True})
+
+
+def log_to(handler: logging.Handler) -> None:
+    """Have the log of this process written, in the one form that it has everywhere."""
+    handler.setFormatter(LineFormatter())
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+
+
+def log_to_stderr() -> None:
+    log_to(logging.StreamHandler(sys.stderr))
 
 
 class Throttle:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple, get_args
 
 import pyarrow as pa
@@ -40,7 +40,10 @@ PART_FIELDS: Mapping[str, type] = {
     "sent_ms": int,
     "epoch": int,
     "end": bool,
+    "durable": bool,
+    "kafka_ms": int,
 }
+PART_DEFAULTS: Mapping[str, Any] = {"durable": True, "kafka_ms": -1}
 
 Marks = Mapping[str, Mapping[str, Mapping[int, int]]]  # by source table, scope and Kafka partition: highest offset
 
@@ -94,6 +97,16 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True)
+class ChangeTimes:
+    """When the newest record among changes was in Kafka, left Spark, was applied, and was sent: ms since 1970."""
+
+    kafka: float
+    spark: float
+    applied: float
+    sent: float
+
+
+@dataclass(frozen=True)
 class ChangesHeader:
     """What is told with the changes of a table: up to which place they go, and whether they are the whole table."""
 
@@ -101,16 +114,26 @@ class ChangesHeader:
     place: Place
     is_snapshot: bool
     key: tuple[str, ...]
+    receipt: ChangeTimes | None = None  # if records have caused them
+    checksum: str | None = None  # of the rows, if it was asked for
 
     def on(self, schema: pa.Schema) -> pa.Schema:
-        told = {"table": self.table, **self.place._asdict(), "is_snapshot": self.is_snapshot, "key": self.key}
+        told = {
+            "table": self.table,
+            **self.place._asdict(),
+            "is_snapshot": self.is_snapshot,
+            "key": self.key,
+            "receipt": asdict(self.receipt) if self.receipt else None,
+            **({"checksum": self.checksum} if self.checksum else {}),
+        }
         return schema.with_metadata({HEADER: json.dumps(told)})
 
     @classmethod
     def of(cls, schema: pa.Schema) -> ChangesHeader:
         told = json.loads(schema.metadata[HEADER])
         place = Place(told["generation"], told["sequence"], told["begun"])
-        return cls(told["table"], place, told["is_snapshot"], tuple(told["key"]))
+        receipt = ChangeTimes(**told["receipt"]) if told["receipt"] else None
+        return cls(told["table"], place, told["is_snapshot"], tuple(told["key"]), receipt, told.get("checksum"))
 
 
 @dataclass(frozen=True)
@@ -148,6 +171,8 @@ class FramePart:
     marks: Marks
     epoch: int = 0  # the number of the batch that Spark runs
     end: bool = False  # whether it is the last that this writer sends of that batch
+    durable: bool = True  # whether to answer only when it is on disk, with all before it
+    kafka_ms: int = -1  # the newest Kafka timestamp of its records; -1: it has none
 
 
 def encode_part(part: FramePart) -> bytes:
@@ -163,8 +188,9 @@ def encode_part(part: FramePart) -> bytes:
 def decode_part(data: bytes | pa.Buffer) -> FramePart:
     """Take the header apart; the streams are not looked into."""
     header, buffers = _parts(data)
+    header = {**PART_DEFAULTS, **header}
     for name, kind in PART_FIELDS.items():
-        if type(header[name]) is not kind or (kind is int and header[name] < 0):
+        if type(header[name]) is not kind or (kind is int and header[name] < PART_DEFAULTS.get(name, 0)):
             raise ValueError(f"{name} is {header[name]!r}")
     streams = [
         FrameStream(each["table"], _kind(each["kind"]), buffer)

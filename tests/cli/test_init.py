@@ -115,6 +115,14 @@ def test_a_file_is_written_over_only_by_force(tmp_path: Path) -> None:
     load_config(path, {})
 
 
+def test_no_file_beside_the_one_that_is_written_is_touched(tmp_path: Path) -> None:
+    theirs = tmp_path / ".livetables.toml.draft"
+    theirs.write_text("theirs")
+    assert run(tmp_path, "init").returncode == 0
+    assert theirs.read_text() == "theirs"
+    assert {path.name for path in tmp_path.iterdir()} == {"livetables.toml", theirs.name}
+
+
 def test_properties_are_referred_to_and_not_copied(tmp_path: Path) -> None:
     (tmp_path / "client.properties").write_text(
         "bootstrap.servers=kafka.example:9093\nssl.truststore.password=hush-hush\n"

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from livetables.cli import main as entry
+from livetables.cli import pipeline as module
 from livetables.cli.pipeline import properties_file
 from livetables.kafka_properties import parse_properties
 from livetables.settings import Secret
@@ -45,6 +48,31 @@ def test_without_a_broker_the_cure_is_named(
 def test_without_a_key_the_cure_is_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     told = refused(capsys, monkeypatch, LIVETABLES_KAFKA_BOOTSTRAP_SERVERS="127.0.0.1:1")
     assert "set LIVETABLES_TOKEN to the server's key" in told
+
+
+@pytest.fixture
+def usual_umask() -> Iterator[None]:
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("usual_umask")
+@pytest.mark.parametrize(("master", "mode"), [("local[*]", 0o600), ("spark://host:7077", 0o644)])
+def test_files_are_private_where_no_other_machine_shares_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, master: str, mode: int
+) -> None:
+    """What would start Spark writes a file instead."""
+    written = tmp_path / "checkpoint"
+    for name in ("jar_directory", "engine_jar"):
+        monkeypatch.setattr(module, name, lambda *_: None)
+    monkeypatch.setattr(module, "run_pipeline", lambda *_, **__: written.write_text(""))
+    monkeypatch.setattr(module, "log_to_stderr", lambda: None)
+    monkeypatch.setenv("LIVETABLES_TOKEN", TOKEN)
+    monkeypatch.setenv("LIVETABLES_KAFKA_BOOTSTRAP_SERVERS", "127.0.0.1:1")
+    monkeypatch.setenv("LIVETABLES_PIPELINE_MASTER", master)
+    assert entry.main(["pipeline"]) == 0
+    assert stat.S_IMODE(written.stat().st_mode) == mode
 
 
 def test_settings_are_read_by_java_as_they_are_but_for_secrets() -> None:

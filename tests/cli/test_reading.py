@@ -5,18 +5,26 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import select
 import signal
 import subprocess
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
+from livetables.cli.latency import latency_lines, latency_object
+from livetables.client import Clock, Latency
+from livetables.client.latency import Percentiles
 from livetables.pipeline.flight_sink import FlightSink
+from tests.support import frames
 from tests.support.kafka import wait_until
 from tests.support.server import TOKEN, ServerProcess
 from tests.support.tables import APPENDS, EPOCH, KEYED, batch
@@ -203,10 +211,97 @@ def test_tail_of_what_is_not_there_names_what_is(server: ServerProcess) -> None:
         (["apends"], '"appends"'),
         (["appends", "--columns", "nme"], '"name"'),
         (["keyed", "-n", "-1"], "-n"),
+        (["keyed", "--latency", "-n", "3"], "leave -n"),
+        (["kyed", "--latency"], '"keyed"'),
     ):
         done = run(server, "tail", *arguments)
         assert done.returncode == 2
         assert told in done.stderr
+
+
+# Latencies
+
+
+@pytest.fixture
+def sending(server: ServerProcess, sink: FlightSink) -> Callable[[], None]:
+    """Sends a record that left Spark 400 ms after its Kafka timestamp, to a generation that frames can be sent to."""
+    generation = f"g-{uuid4().hex}"
+    sink.begin(generation, frames.SHAPES)
+    sink.publish(generation)
+    number = count()
+
+    def send() -> None:
+        record = frames.Record("users", 0, next(number), None, 1)
+        kafka = int(time.time() * 1000) - 2_000
+        emitted, marks = frames.Operator().process(record), frames.marks_of([record])
+        times = {"kafka_ms": kafka, "sent_ms": kafka + 400}
+        server.send_frame(frames.part(emitted, marks, generation=generation, frame=record.offset, **times))
+
+    return send
+
+
+def test_tail_latency_in_a_pipe_is_a_line_now_and_then(
+    server: ServerProcess, sending: Callable[[], None], tmp_path: Path
+) -> None:
+    with lines_of(server, tmp_path, "tail", "--latency", "users_ui") as printed:
+        assert printed(1)[0] == "Kafka to here: no records came in the last minute"
+        sending()
+        wait_until(lambda: "p50" in printed(1)[-1], "the latency is printed", WAIT_SECONDS)
+        line = printed(1)[-1]
+    assert re.fullmatch(
+        r"Kafka to here: p50 [\d,]+ ms, p99 [\d,]+ ms; Kafka to out of Spark: p50 400 ms, p99 400 ms; "
+        r"Spark to applied: .*; applied to sent: .*; sent to here: p50 [\d,]+ ms, p99 [\d,]+ ms",
+        line,
+    )
+
+
+def test_tail_latency_as_json_is_an_object_a_line(
+    server: ServerProcess, sending: Callable[[], None], tmp_path: Path
+) -> None:
+    with lines_of(server, tmp_path, "tail", "--latency", "--json", "users_ui") as printed:
+        empty = json.loads(printed(1)[0])
+        sending()
+        wait_until(lambda: bool(json.loads(printed(1)[-1])["changes"]), "the latency is printed", WAIT_SECONDS)
+        told = json.loads(printed(1)[-1])
+    assert empty == {
+        "table": "users_ui",
+        "changes": 0,
+        "p50": None,
+        "p99": None,
+        "phases": None,
+        "clock_ahead_ms": 0.0,
+    }
+    assert (told["changes"], told["phases"]["kafka_to_spark"]) == (1, {"p50": 400, "p99": 400})
+    assert list(told["phases"]) == ["kafka_to_spark", "spark_to_applied", "applied_to_sent", "sent_to_received"]
+    assert told["p50"] == pytest.approx(sum(phase["p50"] for phase in told["phases"].values()), abs=0.1)
+
+
+def test_tail_latency_in_a_terminal_shows_it_in_place(server: ServerProcess, sending: Callable[[], None]) -> None:
+    stopped = threading.Event()
+
+    def send_all() -> None:  # it is not known when the follower's place is taken
+        while not stopped.wait(0.2):
+            sending()
+
+    feeding = threading.Thread(target=send_all)
+    feeding.start()
+    try:
+        shown = in_terminal(server, "tail", "--latency", "users_ui", until="sent to here: p50")
+    finally:
+        stopped.set()
+        feeding.join()
+    assert "Kafka to out of Spark: p50 400 ms, p99 400 ms" in shown
+    assert "users_ui  " in shown
+
+
+def test_a_difference_of_clocks_is_shown_where_it_matters() -> None:
+    latency = Latency(2, Percentiles(28.4, 1_060.0), {"kafka_to_spark": Percentiles(14.0, 30.0)})
+    assert latency_lines(latency, Clock(2.0)) == [
+        "Kafka to here: p50 28 ms, p99 1,060 ms",
+        "Kafka to out of Spark: p50 14 ms, p99 30 ms",
+    ]
+    assert "the server's clock is 250 ms behind" in latency_lines(latency, Clock(-250.0))[-1]
+    assert latency_object("t", latency, Clock(-250.0))["clock_ahead_ms"] == -250
 
 
 def test_a_reader_that_has_enough_ends_it_quietly(server: ServerProcess) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -84,3 +85,21 @@ def test_a_store_in_use_is_told(tmp_path: Path) -> None:
         )
         assert ended.returncode == 2
         assert "stop the server that uses it" in ended.stderr
+
+
+def test_the_files_of_the_store_are_private(tmp_path: Path) -> None:
+    directory = tmp_path / "new"
+    command = ["sh", "-c", f"umask 022; exec {shlex.join(COMMAND)}"]
+    process = subprocess.Popen(command, env=environment(directory), stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout
+        while not process.stdout.readline().startswith("serving "):
+            assert process.poll() is None
+        made = [directory, *directory.iterdir()]
+        assert [path.name for path in made if path.stat().st_mode & 0o077] == []
+        assert directory / "store.duckdb" in made
+    finally:
+        process.kill()
+        process.wait()
+        if process.stdout:
+            process.stdout.close()

@@ -57,6 +57,9 @@ def test_what_a_process_refuses_ends_everything_with_its_own_error(tmp_path: Pat
         done = up(tmp_path, **NO_BROKER, LIVETABLES_SERVER_PORT=port)
     assert done.returncode == 2
     assert f"livetables: cannot listen on 127.0.0.1 port {port}" in done.stderr
+    made = list((tmp_path / ".livetables").rglob("*"))
+    assert "server.log" in [path.name for path in made]
+    assert [path for path in (tmp_path / ".livetables", *made) if path.stat().st_mode & 0o077] == []
     assert "LIVETABLES_SERVER_PORT" in done.stderr
     assert not (tmp_path / ".livetables" / "up.json").exists()
 

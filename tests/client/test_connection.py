@@ -248,7 +248,7 @@ def test_https_needs_a_certificate_that_is_trusted_and_means_encrypted_flight(ce
         def do_GET(self) -> None:
             self.send_response(200)
             self.end_headers()
-            self.wfile.write(json.dumps({"flight_port": door.port}).encode())
+            self.wfile.write(json.dumps({"flight_port": door.port, "time": NOON.isoformat()}).encode())
 
         def log_message(self, *_: Any) -> None:
             pass

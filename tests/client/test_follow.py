@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -14,9 +15,11 @@ import pytest
 
 import livetables
 from livetables.change import Batch, TableChanges, TableShape
-from livetables.client import Change, Place, Table
+from livetables.client import Change, Place, Table, changes, connection
+from livetables.client.flight import Flight
 from livetables.errors import RequestError
 from livetables.pipeline.flight_sink import FlightSink
+from tests.support import frames
 from tests.support.kafka import wait_until
 from tests.support.server import TOKEN, ServerProcess
 from tests.support.tables import APPENDS, KEYED, SHAPES, VERSIONED, batch, numbered
@@ -273,3 +276,159 @@ def test_what_the_server_refuses_is_raised(server: ServerProcess) -> None:
         with pytest.raises(RequestError, match="there is no table"):
             next(changes)
     sink.close()
+
+
+# Receipts
+
+
+def send_user(server: ServerProcess, kafka_ms: int, spark_ms: int) -> None:
+    record = frames.Record("users", 0, 0, None, 1)
+    emitted, marks = frames.Operator().process(record), frames.marks_of([record])
+    server.send_frame(frames.part(emitted, marks, kafka_ms=kafka_ms, sent_ms=spark_ms))
+
+
+@pytest.fixture
+def framed(server: ServerProcess) -> ServerProcess:
+    """A server with a generation that frames can be sent to."""
+    sink = server.sink()
+    sink.begin("g", frames.SHAPES)
+    sink.publish("g")
+    sink.close()
+    return server
+
+
+def test_a_change_tells_how_its_newest_record_came(framed: ServerProcess) -> None:
+    with livetables.connect(framed.http, TOKEN) as connected, connected.table("users_ui").changes() as following:
+        assert next(following).receipt is None
+        assert following.latency is None
+        before = time.time() * 1000
+        kafka = int(before) - 1_000
+        send_user(framed, kafka, kafka + 400)
+        receipt = next(following).receipt
+        after = time.time() * 1000
+        assert receipt is not None
+        assert (receipt.kafka, receipt.spark) == (kafka, kafka + 400)
+        margin = 0.01  # for what is rounded
+        assert before - margin <= receipt.applied <= receipt.sent <= receipt.received + margin <= after + 2 * margin
+        assert receipt.latency_ms == receipt.received - kafka
+        latency = following.latency
+        assert latency is not None
+        assert (latency.changes, latency.phases["kafka_to_spark"].p99) == (1, 400)
+        assert latency.whole.p50 == receipt.latency_ms
+
+
+def test_clocks_that_differ_are_allowed_for(framed: ServerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    class BehindTime:
+        """A fake of this machine's clock, an hour behind: the server runs here too, and has the same clock."""
+
+        monotonic = staticmethod(time.monotonic)
+
+        @staticmethod
+        def time() -> float:
+            return time.time() - 3_600
+
+    for module in (changes, connection):
+        monkeypatch.setattr(module, "time", BehindTime)
+    with livetables.connect(framed.http, TOKEN) as connected, connected.table("users_ui").changes() as following:
+        next(following)
+        kafka = int(time.time() * 1000)
+        send_user(framed, kafka, kafka)
+        receipt = next(following).receipt
+        assert receipt is not None
+        assert connected.clock().ahead_ms == pytest.approx(3_600_000, abs=60_000)
+        assert abs(receipt.latency_ms) < 60_000  # without it, an hour less
+
+
+# Checksums
+
+
+class DamagedFlight:
+    """A fake of a way on which answers are damaged: a name in each of the next `damaged` answers with rows is another.
+
+    TCP and gRPC let no such thing through; a mistake in what makes or reads an answer would.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.damaged = 0
+        self.tickets: list[dict[str, Any]] = []
+        self._rows = Flight.rows
+        monkeypatch.setattr(Flight, "rows", lambda flight, *arguments: self.rows(flight, *arguments))
+
+    def rows(self, flight: Flight, ticket: dict[str, Any], seconds_max: float | None = None) -> pa.Table:
+        rows = self._rows(flight, ticket, seconds_max)
+        if "changes" not in ticket:
+            return rows
+        self.tickets.append(ticket)
+        if not (self.damaged and rows.num_rows):
+            return rows
+        self.damaged -= 1
+        place = rows.column_names.index("name")
+        names = pa.array(["damaged", *rows["name"].to_pylist()[1:]])
+        return rows.set_column(place, "name", names).replace_schema_metadata(rows.schema.metadata)
+
+
+@pytest.fixture
+def way(server: ServerProcess, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[DamagedFlight, FlightSink, Table]]:
+    sink = server.sink()
+    sink.begin("g", [KEYED])
+    sink.put(batch("g", 0, {KEYED: (numbered(0, 3), [])}))
+    sink.publish("g")
+    with livetables.connect(server.http, TOKEN) as connected:
+        yield DamagedFlight(monkeypatch), sink, connected.table("keyed")
+    sink.close()
+
+
+def test_a_damaged_answer_is_noticed_asked_for_again_and_counted(
+    server: ServerProcess, way: tuple[DamagedFlight, FlightSink, Table]
+) -> None:
+    flight, sink, table = way
+    rows: Rows = {}
+    with table.changes() as following:
+        next(following).apply_to(rows)
+        flight.damaged = 2
+        sink.put(batch("g", 1, {KEYED: (numbered(3, 2), numbered(0, 1))}))
+        change = next(following)
+        change.apply_to(rows)
+        assert (change.is_snapshot, change.sequence, following.checksum_mismatches) == (False, 1, 2)
+    assert rows == by_key(table.to_arrow(), KEYED.key)
+    assert server.metric("livetables_checksum_mismatches_total") == 2
+    asked = [ticket for ticket in flight.tickets if ticket.get("after") == 0]
+    assert [(ticket["checksum"], ticket.get("reason")) for ticket in asked] == [
+        (True, None),
+        (True, "checksum"),
+        (True, "checksum"),
+    ]
+
+
+def test_answers_that_stay_damaged_are_an_error(way: tuple[DamagedFlight, FlightSink, Table]) -> None:
+    flight, sink, table = way
+    with table.changes() as following:
+        next(following)
+        flight.damaged = 1_000
+        sink.put(batch("g", 1, {KEYED: (numbered(3, 1), [])}))
+        with pytest.raises(RequestError, match="5 answers in a row"):
+            next(following)
+        flight.damaged = 0
+        assert next(following).upserts.to_pylist() == numbered(3, 1)  # nothing is lost by it
+
+
+def test_a_checksum_is_asked_for_after_each_snapshot_and_then_now_and_then(
+    way: tuple[DamagedFlight, FlightSink, Table], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flight, sink, table = way
+    monkeypatch.setattr(changes, "CHECK_SECONDS", 3_600.0)
+    with table.changes() as following:
+        next(following)
+        for number in range(1, 4):
+            sink.put(batch("g", number, {KEYED: (numbered(number, 1), [])}))
+            next(following)
+        sink.begin("g2", [KEYED])
+        sink.publish("g2")
+        assert next(following).is_snapshot
+        sink.put(batch("g2", 0, {KEYED: (numbered(0, 1), [])}))
+        next(following)
+        monkeypatch.setattr(following, "_check_due", 0.0)  # an hour later
+        sink.put(batch("g2", 1, {KEYED: (numbered(1, 1), [])}))
+        next(following)
+    checked = [(ticket.get("generation"), ticket.get("after")) for ticket in flight.tickets if ticket["checksum"]]
+    assert checked == [("g", 0), ("g2", -1), ("g2", 0)]

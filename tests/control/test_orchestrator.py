@@ -10,6 +10,7 @@ import json
 import random
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import urlopen
@@ -31,7 +32,7 @@ from tests.chaos.messages import (
 )
 from tests.chaos.mishaps import LINGERING
 from tests.support.oracle import FIELDS
-from tests.support.system import Feeder, System
+from tests.support.system import Feeder, System, marked_values
 from tests.support.watcher import TABLES, Watcher
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
@@ -170,6 +171,28 @@ def test_topics_that_cannot_be_used_leave_the_live_generation_alone(system: Syst
         system.wait_for_tables()
         check_watched(watcher, system)
     assert system.status()["generation"] == before
+
+
+def test_a_topic_whose_offsets_have_gaps_is_caught_up_with(system: System, chance: random.Random) -> None:
+    """A build in real time is counted by its records. Here it cannot be, and has to ask Spark."""
+    topic = system.new_topic("users", count=0)
+    for number in range(3):
+        topic.send(marked_values(topic, chance, 20), chance, transaction=f"{topic.name}-{number}")
+    start = system.pipeline.log_end()
+    send_pointing(system, replace(system.now, users=topic.name))
+    system.wait_decided()
+    system.wait_for_tables()
+    assert system.outcomes(1) == ["applied"]
+    assert [mode["mode"] for mode in system.pipeline.events("mode", start)][:2] == ["micro_batch", "real_time"]
+
+
+def test_a_build_of_few_records_starts_in_real_time(system: System) -> None:
+    start = system.pipeline.log_end()
+    send_pointing(system, replace(system.now, users=system.new_topic("users").name))
+    system.wait_decided()
+    system.wait_for_tables()
+    assert [query["mode"] for query in system.pipeline.events("query_started", start)] == ["real_time"]
+    assert system.pipeline.events("mode", start) == []
 
 
 def test_a_rollback_returns_to_the_generation_before(system: System, chance: random.Random) -> None:

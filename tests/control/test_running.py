@@ -1,16 +1,21 @@
-"""A generation whose query dies: why is told in one sentence, and nothing of the query stays."""
+"""A generation whose query dies: why is told in one sentence, and nothing of the query stays. And how it ages."""
 
 from __future__ import annotations
 
 import random
 import shutil
 import threading
+from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from pyspark.sql import SparkSession
 
-from livetables.config import load_config
+from livetables.config import GenerationsConfig, load_config
+from livetables.control import running as running_module
+from livetables.control.generation import Event, to_retire
 from livetables.control.resolve import Wanted
 from livetables.control.running import Ground, RunningGeneration
 from livetables.pipeline.checkpoints import Checkpoints
@@ -24,6 +29,24 @@ pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
 GENERATION = "g1-00000000"
 TRIES = 2
+
+
+def test_a_clock_that_is_set_makes_no_generation_older_or_younger(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clocks are fakes: nobody can set that of the machine."""
+    clock, steady = [datetime(2026, 1, 31, tzinfo=UTC)], [100.0]
+    monkeypatch.setattr(running_module, "datetime", SimpleNamespace(now=lambda _: clock[0]))
+    monkeypatch.setattr(running_module, "time", SimpleNamespace(monotonic=lambda: steady[0]))
+    ground = cast(Ground, SimpleNamespace(config=load_config(None, {})))
+    generation = RunningGeneration(ground, GENERATION, Wanted.by(ground.config.spec), {})
+    clock[0], steady[0] = datetime(2016, 1, 31, tzinfo=UTC), 107.0
+    assert generation.age_seconds == 7.0
+    events: tuple[Event, ...] = ("query_started", "published", "replaced")
+    for event in events:
+        generation.move(event)
+    clock[0] = datetime(2036, 1, 31, tzinfo=UTC)
+    config = GenerationsConfig(linger_seconds=8)
+    assert to_retire([(generation, generation.since)], steady[0] + 7.9, config) == []
+    assert to_retire([(generation, generation.since)], steady[0] + 8.0, config) == [generation]
 
 
 def test_what_fails_in_a_batch_is_told_by_its_root_cause(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:

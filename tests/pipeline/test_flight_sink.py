@@ -23,10 +23,11 @@ from livetables.pipeline import flight_sink
 from livetables.pipeline.flight_sink import DeadLetters, FencedError, FlightSink, NoAnswerError, SinkClosedError
 from livetables.server.control_door import ControlDoor
 from livetables.server.flight import FlightDoor
+from livetables.server.generation import Frame
 from livetables.server.key import Key
 from livetables.server.metrics import Metrics
 from livetables.server.services import Pulse
-from livetables.server.store import Frame, Store
+from livetables.server.store import Store
 from livetables.server.viewport import Selection
 from livetables.wire import Receipt, SourceReport
 from tests.support import frames
@@ -538,6 +539,7 @@ def test_positions_and_sequence_come_from_frames(server: Server, sink: FlightSin
     (stored,) = sink.generations()
     assert (stored.sequence, stored.last_batch_id, stored.rows["users_ui"]) == (0, None, 2)
     assert stored.positions == sink.positions()["g"] == {"users": {0: 5, 3: 5}, "accounts": {}}
+    assert stored.records == {"users_ui": 2}
 
 
 def test_dead_letters_are_counted_also_before_a_generation_is_published(server: Server, sink: FlightSink) -> None:

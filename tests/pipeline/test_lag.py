@@ -6,7 +6,7 @@ import json
 from types import SimpleNamespace
 from typing import Any, cast
 
-from livetables.pipeline.lag import committed_offsets, lag_of, records_read
+from livetables.pipeline.lag import committed_offsets, has_every_record, lag_of, records_read
 from livetables.pipeline.topics import Topic
 
 USERS = Topic("user", "1", {0: 10, 1: 0}, {0: 15, 1: 3})
@@ -62,3 +62,21 @@ def test_what_a_transaction_leaves_at_the_end_of_a_topic_is_no_lag_after_a_batch
 
 def test_a_server_that_is_ahead_of_what_was_seen_of_the_topic_has_no_lag() -> None:
     assert lag_of(USERS, {0: 100, 1: 3}, {}, {}) == 0
+
+
+def test_records_without_a_gap_before_what_is_stored_are_every_record() -> None:
+    assert has_every_record(USERS, {0: 15, 1: 3}, 8)
+    assert has_every_record(USERS, {0: 12}, 2), "where another partition has none yet"
+    assert has_every_record(USERS, {}, 0)
+
+
+def test_a_record_that_another_writer_still_has_to_bring_is_missed() -> None:
+    assert not has_every_record(USERS, {0: 15, 1: 3}, 7)
+
+
+def test_what_a_transaction_leaves_between_records_is_not_told_from_a_record() -> None:
+    assert not has_every_record(USERS, {0: 16, 1: 3}, 8)
+
+
+def test_a_partition_that_was_added_since_is_counted_from_its_first_record() -> None:
+    assert has_every_record(USERS, {0: 15, 1: 3, 2: 4}, 12)

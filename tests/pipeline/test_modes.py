@@ -84,6 +84,13 @@ def test_a_lag_that_is_large_only_because_many_records_come_keeps_real_time() ->
     assert {choice.next(float(now), int(LAG_SECONDS_LARGE * rate), rate) for now in range(100)} == {"real_time"}
 
 
+def test_real_time_that_was_left_to_be_told_how_far_it_is_does_not_rest() -> None:
+    choice = in_real_time()
+    choice.leave_real_time()
+    assert choice.mode == "micro_batch"
+    assert choice.next(1.0, LAG_SMALL, 0.0) == "real_time"
+
+
 def test_after_it_could_not_keep_up_real_time_rests() -> None:
     choice = in_real_time()
     left = overrun(choice, 100.0)

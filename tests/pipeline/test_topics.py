@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
+from hypothesis import given
+from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from livetables.errors import PassingTopicError, TopicError
@@ -22,6 +26,7 @@ from livetables.pipeline.topics import (
     KafkaTopics,
     Topic,
     TopicProblem,
+    in_order,
     was_replaced,
 )
 from livetables.settings import Secret
@@ -33,6 +38,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 OAUTH = "org.apache.kafka.common.security.oauthbearer"
 NOON_MS = 1_700_000_000_000
+NOON = datetime.fromtimestamp(NOON_MS / 1000, UTC)
 READ_SECONDS = 30.0
 SHORT_SECONDS = 0.2
 
@@ -302,7 +308,7 @@ def test_what_is_sent_is_read_as_json_at_its_receipt(control: ControlTopic) -> N
     assert record.timestamp.tzinfo is UTC
 
 
-def test_all_partitions_are_read_from_their_beginning_in_order_of_time(
+def test_all_partitions_are_read_from_their_beginning_each_in_order(
     broker: Broker, spark: SparkSession, properties: dict[str, str]
 ) -> None:
     name = unique_topic("control")
@@ -311,10 +317,45 @@ def test_all_partitions_are_read_from_their_beginning_in_order_of_time(
     produce(broker.bootstrap_servers, [Record(name, p, b"%d" % at, NOON_MS + at) for p, at in times])
     with ControlTopic(spark, properties, name) as control:
         read = control.read(READ_SECONDS)
-    # (partition, offset) by time; at the same time by partition.
-    assert [(r.partition, r.offset) for r in read] == [(1, 2), (0, 0), (0, 1), (1, 1), (1, 0), (0, 2)]
-    assert values(read) == [b"5", b"10", b"20", b"20", b"30", b"40"]
-    assert read[0].timestamp == datetime.fromtimestamp(NOON_MS / 1000, UTC).replace(microsecond=5000)
+    assert [(r.partition, r.offset) for r in read] == [(0, 0), (0, 1), (1, 0), (1, 1), (1, 2), (0, 2)]
+    assert values(read) == [b"10", b"20", b"30", b"20", b"5", b"40"]
+    assert read[0].timestamp == datetime.fromtimestamp(NOON_MS / 1000, UTC).replace(microsecond=10000)
+
+
+CONTROL_RECORDS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5)), max_size=12)
+
+
+def control_records(times: list[tuple[int, int]]) -> list[ControlRecord]:
+    """Records of (partition, time) each, as they come."""
+    offsets: Counter[int] = Counter()
+    records = []
+    for partition, at in times:
+        records.append(ControlRecord(partition, offsets[partition], NOON + timedelta(seconds=at), None))
+        offsets[partition] += 1
+    return records
+
+
+def test_a_message_whose_clock_was_ahead_does_not_win_over_those_after_it() -> None:
+    first, *others = control_records([(0, 3600), (0, 1), (0, 2)])
+    assert in_order([first, *others]) == [first, *others]
+
+
+def test_messages_of_several_partitions_are_in_order_of_time() -> None:
+    records = control_records([(0, 1), (1, 2), (0, 3), (1, 3), (2, 0)])
+    assert [(r.partition, r.offset) for r in in_order(records)] == [(2, 0), (0, 0), (1, 0), (0, 1), (1, 1)]
+
+
+@given(CONTROL_RECORDS, st.randoms(use_true_random=False))
+def test_the_order_of_messages_follows_offsets_and_does_not_depend_on_how_they_were_read(
+    times: list[tuple[int, int]], random: Random
+) -> None:
+    records = control_records(times)
+    ordered = in_order(records)
+    for partition in range(3):
+        offsets = [record.offset for record in ordered if record.partition == partition]
+        assert offsets == sorted(offsets)
+    shuffled = random.sample(records, len(records))
+    assert in_order(shuffled) == ordered
 
 
 def test_values_come_back_byte_for_byte(broker: Broker, spark: SparkSession, properties: dict[str, str]) -> None:
@@ -372,9 +413,11 @@ def test_marks_and_aborted_records_of_transactions_are_passed_over(
         producer.produce(topic, value)
         producer.flush()
         end()
-    with ControlTopic(spark, {**properties, "isolation.level": "read_committed"}, topic) as committed:
+    with ControlTopic(spark, properties, topic) as committed:
         assert values(committed.read(READ_SECONDS)) == [b'{"n": 1}', b"kept"]
         assert committed.is_at_end()
+    with ControlTopic(spark, {**properties, "isolation.level": "read_uncommitted"}, topic) as everything:
+        assert values(everything.read(READ_SECONDS)) == [b'{"n": 1}', b"kept", b"aborted"]
 
 
 def test_an_empty_topic_is_read_in_the_time_given(control: ControlTopic) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
+
 from bench.serving import LOAD_ROWS, Feeder, fanout, loaded_server, stalled
 
 
-def test_a_crowd_on_one_viewport_costs_one_evaluation_a_batch_and_nobody_ends_behind() -> None:
-    with loaded_server(LOAD_ROWS) as (server, sink):
-        feeder = Feeder(sink, LOAD_ROWS)
+@pytest.mark.parametrize("relays", [0, 2])
+def test_a_crowd_on_one_viewport_costs_one_change_of_it_a_batch_and_nobody_ends_behind(relays: int) -> None:
+    with loaded_server(LOAD_ROWS, relays) as server:
+        feeder = Feeder(server, LOAD_ROWS)
         figures = fanout(server, feeder, clients=200, seconds=2, warm_seconds=0.5)
-        assert (figures["viewports"], figures["behind"], figures["lost"]) == (1, 0, 0)
-        assert 0 < figures["evaluations"] <= figures["batches"]
+        assert (figures["relays"], figures["viewports"], figures["behind"], figures["lost"]) == (relays, 1, 0, 0)
+        assert 0 < figures["advances"] <= figures["batches"]
+        assert figures["asked"] == 0, "the store was asked for what the frames had brought"
         assert stalled(server, feeder, seconds=2)["same_at_the_end"]

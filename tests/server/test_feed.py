@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import pyarrow as pa
@@ -13,9 +14,12 @@ from hypothesis import strategies as st
 from livetables.change import TableShape
 from livetables.errors import RequestError
 from livetables.server import feed as feed_module
+from livetables.server.ahead import FrameTimes
 from livetables.server.feed import Feed, merged
+from livetables.server.generation import Frame
 from livetables.server.store import Store
-from livetables.wire import DELETED, ChangesHeader, Place
+from livetables.wire import DELETED, ChangesHeader, ChangeTimes, Place
+from tests.support import frames
 from tests.support.tables import SHAPES, Changes, Row, batch, histories, numbered, table_changes
 
 KEYED = SHAPES[1]
@@ -119,6 +123,59 @@ def test_of_a_deleted_row_only_the_key_is_told() -> None:
         "age": 1,
         DELETED: True,
     }
+
+
+def test_news_have_the_times_of_the_newest_record_of_their_table() -> None:
+    feed = Feed()
+    feed.started("g", -1)
+    for number, kafka in enumerate([30.0, 50.0, 40.0]):
+        changes = [table_changes(KEYED, numbered(number, 1)), table_changes(SHAPES[0], numbered(number, 1))]
+        feed.add("g", number, changes, changes, {"keyed": FrameTimes(kafka, kafka + 1, kafka + 2)})
+    feed.add("g", 3, changes, changes)  # what no record has caused
+    newest = [feed.news("g", "keyed", after, 0, lambda: False) for after in range(-1, 3)]
+    assert [each.times.kafka if each and each.times else None for each in newest] == [50, 50, 40, None]
+    other = feed.news("g", "appends", -1, 0, lambda: False)
+    assert other is not None
+    assert other.times is None
+
+
+@pytest.mark.parametrize("is_shown", [True, False], ids=["shown first", "applied by the store"])
+def test_changes_have_a_receipt_of_the_newest_record_of_their_table(is_shown: bool) -> None:
+    store = Store(None)
+    store.begin("g", frames.SHAPES)
+    store.publish("g")
+    before = time.time() * 1000
+    for number, (source, kafka_ms) in enumerate([("users", 5_000), ("accounts", 7_000), ("users", 4_000)]):
+        record = frames.Record(source, number, 1, None, 1)
+        part = frames.part(
+            frames.Operator().process(record),
+            frames.marks_of([record]),
+            writer=number,
+            kafka_ms=kafka_ms,
+            sent_ms=kafka_ms + 4,
+        )
+        if is_shown:
+            store.show(Frame(part, part.streams))
+        else:
+            (outcome,) = store.apply([Frame(part, part.streams)]).outcomes
+            assert outcome == number
+    store.store_shown()
+
+    def receipt(table: str, after: int = -1) -> ChangeTimes | None:
+        changes = store.changes(table, Place("g", after), 0, lambda: False)
+        assert changes is not None
+        return ChangesHeader.of(changes.schema).receipt
+
+    users, accounts = receipt("users_ui"), receipt("accounts_ui")
+    assert users is not None
+    assert accounts is not None
+    assert (users.kafka, users.spark, accounts.kafka, accounts.spark) == (5_000, 5_004, 7_000, 7_004)
+    for each in (users, accounts):
+        assert before <= each.applied <= each.sent <= time.time() * 1000 + 0.01  # it is rounded
+    assert receipt("users_ui", store.generations()["g"].sequence) is None
+    with store.whole("users_ui") as reader:
+        assert ChangesHeader.of(reader.schema).receipt is None
+    store.close()
 
 
 def test_busy_names_the_cure() -> None:

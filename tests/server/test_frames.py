@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from livetables.change import TableShape
 from livetables.server import merge
 from livetables.server.frames import FrameError, TableNews, WriterMarks, advanced, combined, frame_changes, positions
-from livetables.server.store import Frame, Store
+from livetables.server.generation import Frame
+from livetables.server.store import Store
 from livetables.server.viewport import Selection
 from livetables.spec import DEAD_LETTERS, record_id
 from livetables.wire import FramePart, FrameStream

@@ -6,19 +6,34 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from livetables.server.freshness import CATCHING_UP_RECORDS, DOWN_AFTER, IDLE_AFTER, Freshness, Source, State
+from livetables.server.freshness import (
+    CATCHING_UP_RECORDS,
+    DOWN_AFTER_SECONDS,
+    IDLE_AFTER_SECONDS,
+    Freshness,
+    Moment,
+    Source,
+    State,
+)
 from livetables.wire import SourceReport
 
-NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
-A_MICROSECOND = timedelta(microseconds=1)
-LONG_AGO = NOW - IDLE_AFTER - A_MICROSECOND
+
+def after(seconds: float, *, clock_set_by: float = 0.0) -> Moment:
+    """So many seconds after noon; the clock may have been set meanwhile."""
+    return Moment(NOON + timedelta(seconds=seconds + clock_set_by), 1000.0 + seconds)
+
+
+NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
+NOW = after(0)
+A_MOMENT_SECONDS = 2.0**-10
+LONG_AGO = after(-IDLE_AFTER_SECONDS - A_MOMENT_SECONDS)
 FRESH = Freshness(started=NOW)
 USERS = SourceReport("users_ui", "users", 0)
 ACCOUNTS = SourceReport("accounts_ui", "accounts", 0)
 BEHIND = SourceReport("accounts_ui", "accounts", CATCHING_UP_RECORDS)
 
 
-def state_of(freshness: Freshness, now: datetime = NOW, live: tuple[str, ...] = ("g1",)) -> State:
+def state_of(freshness: Freshness, now: Moment = NOW, live: tuple[str, ...] = ("g1",)) -> State:
     return freshness.status(now, live, {}).state
 
 
@@ -40,20 +55,18 @@ def test_the_lag_of_what_is_live_decides(reports: list[SourceReport], state: Sta
     [
         (LONG_AGO, LONG_AGO, "idle"),
         (LONG_AGO, NOW, "live"),
-        (LONG_AGO + A_MICROSECOND, LONG_AGO, "live"),
+        (after(-IDLE_AFTER_SECONDS), LONG_AGO, "live"),
     ],
 )
-def test_idle_is_when_no_table_got_rows_for_a_while(
-    users_came: datetime, accounts_came: datetime, state: State
-) -> None:
+def test_idle_is_when_no_table_got_rows_for_a_while(users_came: Moment, accounts_came: Moment, state: State) -> None:
     freshness = FRESH.arrived(users_came, ["users_ui"]).arrived(accounts_came, ["accounts_ui"])
     assert state_of(freshness.reported(NOW, "g1", [USERS, ACCOUNTS])) == state
 
 
 def test_a_server_that_just_started_is_not_idle() -> None:
-    later = NOW + IDLE_AFTER
+    later = after(IDLE_AFTER_SECONDS)
     assert state_of(FRESH.reported(later, "g1", [USERS]), later) == "live"
-    later += A_MICROSECOND
+    later = after(IDLE_AFTER_SECONDS + A_MOMENT_SECONDS)
     assert state_of(FRESH.reported(later, "g1", [USERS]), later) == "idle"
 
 
@@ -70,9 +83,9 @@ def test_a_pipeline_never_heard_is_down() -> None:
 
 def test_a_pipeline_is_down_when_it_was_silent_for_too_long() -> None:
     freshness = FRESH.reported(NOW, "g1", [USERS])
-    assert state_of(freshness, NOW + DOWN_AFTER) == "live"
-    status = freshness.status(NOW + DOWN_AFTER + A_MICROSECOND, ["g1"], {})
-    assert (status.state, status.pipeline_seen) == ("pipeline_down", NOW)
+    assert state_of(freshness, after(DOWN_AFTER_SECONDS)) == "live"
+    status = freshness.status(after(DOWN_AFTER_SECONDS + A_MOMENT_SECONDS), ["g1"], {})
+    assert (status.state, status.pipeline_seen) == ("pipeline_down", NOON)
     assert "2026-01-31 12:00:00 UTC" in status.message
 
 
@@ -81,15 +94,15 @@ def test_rows_are_no_sign_of_life() -> None:
 
 
 def test_any_sign_of_life_counts_and_forgets_no_reports() -> None:
-    later = NOW + timedelta(seconds=20)
+    later = after(20)
     status = FRESH.reported(NOW, "g1", [USERS]).heard(later).status(later, ["g1"], {})
-    assert (status.state, status.pipeline_seen) == ("live", later)
+    assert (status.state, status.pipeline_seen) == ("live", later.time)
     assert status.sources == (Source("users_ui", "users", 0, None),)
 
 
 def test_a_source_tells_the_latest_event_time_of_its_table() -> None:
-    status = FRESH.reported(NOW, "g1", [USERS, ACCOUNTS]).status(NOW, ["g1"], {"users_ui": LONG_AGO, "user": NOW})
-    assert status.sources == (Source("users_ui", "users", 0, LONG_AGO), Source("accounts_ui", "accounts", 0, None))
+    status = FRESH.reported(NOW, "g1", [USERS, ACCOUNTS]).status(NOW, ["g1"], {"users_ui": LONG_AGO.time, "user": NOON})
+    assert status.sources == (Source("users_ui", "users", 0, LONG_AGO.time), Source("accounts_ui", "accounts", 0, None))
 
 
 def test_a_first_generation_is_being_built() -> None:
@@ -123,7 +136,7 @@ def test_a_problem_of_what_is_not_live_does_not_count() -> None:
 
 def test_a_pipeline_that_is_down_counts_more_than_what_it_said() -> None:
     freshness = FRESH.reported(NOW, "g1", [USERS], "its query fails")
-    assert state_of(freshness, NOW + DOWN_AFTER + A_MICROSECOND) == "pipeline_down"
+    assert state_of(freshness, after(DOWN_AFTER_SECONDS + A_MOMENT_SECONDS)) == "pipeline_down"
 
 
 def test_a_report_without_a_problem_ends_it() -> None:
@@ -148,8 +161,24 @@ def test_catching_up_tells_how_much_is_left_of_which_topic() -> None:
 
 
 def test_idle_tells_since_when() -> None:
-    later = NOW + timedelta(minutes=1)
+    later = after(60)
     freshness = FRESH.arrived(NOW, ["accounts_ui"]).reported(later, "g1", [ACCOUNTS, USERS])
     assert freshness.status(later, ["g1"], {}).message == (
         "no new records: topic accounts since 2026-01-31 12:00:00 UTC, topic users since before the server started"
     )
+
+
+@pytest.mark.parametrize("clock_set_by", [-86_400.0, 86_400.0])
+def test_a_clock_that_is_set_changes_no_state(clock_set_by: float) -> None:
+    freshness = FRESH.arrived(NOW, ["users_ui"]).reported(NOW, "g1", [USERS])
+    assert state_of(freshness, after(1, clock_set_by=clock_set_by)) == "live"
+    silent = after(DOWN_AFTER_SECONDS + 1, clock_set_by=clock_set_by)
+    assert state_of(freshness, silent) == "pipeline_down"
+    idle = after(IDLE_AFTER_SECONDS + 1, clock_set_by=clock_set_by)
+    assert state_of(freshness.heard(idle), idle) == "idle"
+
+
+def test_time_goes_on_whatever_the_clock_says() -> None:
+    earlier = Moment.now()
+    assert Moment.now().seconds_since(earlier) >= 0
+    assert earlier.time.tzinfo is UTC

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import duckdb
@@ -14,11 +17,14 @@ import pyarrow as pa
 import pytest
 
 from livetables.change import Batch, TableChanges
+from livetables.errors import RequestError
 from livetables.server import gate, intake, merge, staging
+from livetables.server.ahead import Outcome, Shown
 from livetables.server.frames import FrameError
+from livetables.server.generation import Frame
 from livetables.server.http import create_app
 from livetables.server.services import Services
-from livetables.server.store import Changed, Frame, Store
+from livetables.server.store import Applied, Changed, Store
 from livetables.server.viewport import Selection, ViewOptions
 from livetables.wire import RUNS_PER_PIPELINE, ChangesHeader, FramePart, FrameStream, Place, encode_part
 from tests.server.test_http import KEY, Answer, Client, services_of
@@ -32,6 +38,7 @@ from tests.support.frames import (
     part,
     streams,
 )
+from tests.support.kafka import wait_until
 
 FRAMES = "/api/frames"
 LETTER = {"source": "users_ui", "_id": 4, "ts": EPOCH, "raw": b"\xff\xfe"}
@@ -74,6 +81,13 @@ def frame(*numbers: int, **fields: Any) -> FramePart:
     return part([each for record in records for each in Operator().process(record)], marks_of(records), **fields)
 
 
+def told(answer: Answer) -> tuple[bool, int, int]:
+    """Whether a frame was applied, the last commit, and the last frame of the attempt that is on disk."""
+    body = answer.json()
+    assert body.keys() == {"applied", "sequence", "stored"}
+    return body["applied"], body["sequence"], body["stored"]
+
+
 def outcome(answer: Answer) -> tuple[int, str]:
     """An answer's status, and the code of its problem."""
     body = answer.json()
@@ -94,8 +108,8 @@ def served() -> Iterator[Served]:
 
 
 def test_a_frame_is_applied_and_told_in_which_commit(served: Served) -> None:
-    assert served.send(frame(1, 2)).json() == {"applied": True, "sequence": 0}
-    assert served.send(frame(3, frame=1)).json() == {"applied": True, "sequence": 1}
+    assert told(served.send(frame(1, 2))) == (True, 0, 0)
+    assert told(served.send(frame(3, frame=1))) == (True, 1, 1)
     assert served.ids() == [1, 2, 3]
     assert served.store.window("users_ui", ViewOptions())[1].ids == (0, 1, 2)
     assert served.store.table("users_ui").newest == user(3).ts
@@ -106,6 +120,18 @@ def test_a_frame_is_applied_and_told_in_which_commit(served: Served) -> None:
     assert served.services.pulse.status().pipeline_seen
 
 
+def test_the_time_to_leave_spark_is_measured_by_when_a_frame_was_sent(served: Served) -> None:
+    sent_ms = round((user(1).ts + timedelta(milliseconds=250)).timestamp() * 1000)
+    served.send(frame(1, sent_ms=sent_ms))
+    assert served.metric("livetables_spark_seconds_sum", table="users_ui") == pytest.approx(0.25, abs=0.001)
+    assert served.metric("livetables_spark_seconds_count", table="users_ui") == 1
+    arrival = served.metric("livetables_arrival_seconds_sum", table="users_ui")
+    latency = served.metric("livetables_latency_seconds_sum", table="users_ui")
+    assert arrival is not None
+    assert latency is not None
+    assert 0.25 < arrival <= latency
+
+
 def test_a_body_may_come_in_pieces(served: Served) -> None:
     body = encode_part(frame(1))
     answer = served.client.request("POST", FRAMES, body=[body[:10], body[10:200], body[200:]])
@@ -113,10 +139,10 @@ def test_a_body_may_come_in_pieces(served: Served) -> None:
 
 
 def test_parts_are_seen_when_the_last_one_is_there(served: Served) -> None:
-    assert served.send(frame(9, part=0, commit=False)).json() == {"applied": False, "sequence": -1}
-    assert served.send(frame(3, part=1, commit=False)).json() == {"applied": False, "sequence": -1}
+    assert told(served.send(frame(9, part=0, commit=False))) == (False, -1, -1)
+    assert told(served.send(frame(3, part=1, commit=False))) == (False, -1, -1)
     assert served.ids() == []
-    assert served.send(frame(5, 10, part=2)).json() == {"applied": True, "sequence": 0}
+    assert told(served.send(frame(5, 10, part=2))) == (True, 0, 0)
     assert sorted(served.ids()) == [3, 5, 9, 10]
     assert (served.store.staging.frames, served.store.staging.memory_bytes) == (0, 0)
 
@@ -178,8 +204,8 @@ def test_what_is_sent_again_changes_nothing(served: Served) -> None:
 
 def test_a_replay_is_known_by_its_marks(served: Served) -> None:
     served.send(frame(1, 2))
-    assert served.send(frame(1, 2, attempt="b")).json() == {"applied": True, "sequence": 0}
-    assert served.send(frame(2, 3, attempt="b", frame=1)).json() == {"applied": True, "sequence": 1}
+    assert told(served.send(frame(1, 2, attempt="b", durable=False))) == (True, 0, -1), "nothing of it is new"
+    assert told(served.send(frame(2, 3, attempt="b", frame=1))) == (True, 1, 1)
     assert served.ids() == [1, 2, 3]
     assert served.metric("livetables_records_total", table="users_ui") == 3
 
@@ -297,9 +323,126 @@ def test_a_shortage_is_to_be_tried_again(served: Served, monkeypatch: pytest.Mon
         raise error
 
     with monkeypatch.context() as patched:
-        patched.setattr(served.store, "_commit_frames", fail)
+        patched.setattr(served.store, "_commit_shown", fail)
         assert outcome(served.send(frame(1))) == (503, "unavailable")
-    assert served.send(frame(1)).json() == {"applied": True, "sequence": 0}
+    assert told(served.send(frame(1))) == (True, 0, 0)
+    assert served.ids() == [1]
+
+
+class Looking:
+    """A viewer that keeps what it is shown."""
+
+    def __init__(self, store: Store) -> None:
+        self.frames: list[Shown] = []
+        store.show_to(self)
+
+    def shown(self, shown: Shown) -> None:
+        self.frames.append(shown)
+
+    def stored(self, generation: str, sequence: int) -> None:
+        """Nothing to do: it keeps all."""
+
+
+def bytes_waiting(served: Served) -> int:
+    with served.services.intake._news:
+        return served.services.intake._bytes
+
+
+def test_a_frame_that_need_not_be_durable_is_answered_before_it_is_stored(served: Served) -> None:
+    viewer = Looking(served.store)
+    with served.store._writing:  # nothing can be stored
+        assert told(served.send(frame(1, durable=False))) == (True, -1, -1)
+        assert told(served.send(frame(2, frame=1, durable=False))) == (True, -1, -1)
+        assert [len(each.deltas["users_ui"].new) for each in viewer.frames] == [1, 1]
+        assert served.ids() == []
+        assert bytes_waiting(served) > 0
+    assert told(served.send(frame(3, frame=2)))[2] == 2, "with all before it"
+    assert served.ids() == [1, 2, 3]
+    wait_until(lambda: bytes_waiting(served) == 0, "room for others", 10)
+
+
+def test_what_was_shown_is_stored_without_being_asked_for(served: Served) -> None:
+    served.send(frame(1, durable=False))
+    wait_until(lambda: served.ids() == [1], "row in the store", 10)
+
+
+def test_frames_say_when_their_records_were_where(served: Served) -> None:
+    viewer = Looking(served.store)
+    served.send(frame(1, kafka_ms=1_000, sent_ms=2_000))
+    served.send(frame(2, frame=1))
+    first, second = (each.times for each in viewer.frames)
+    assert first
+    assert (first.kafka, first.spark) == (1_000, 2_000)
+    assert first.applied > 1_700_000_000_000
+    assert second is None, "it has no record of Kafka's"
+
+
+def test_while_the_store_cannot_be_written_what_was_shown_is_kept_and_bounded(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intake, "RETRY_SECONDS", 0.01)
+    viewer = Looking(served.store)
+    tried: list[int] = []
+
+    def fail(batches: Sequence[object]) -> None:
+        tried.append(len(batches))
+        raise duckdb.IOException("disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(served.store, "_commit_shown", fail)
+        assert told(served.send(frame(1, durable=False))) == (True, -1, -1)
+        assert outcome(served.send(frame(2, frame=1))) == (503, "unavailable")
+        wait_until(lambda: len(tried) > 3, "tries", 10)
+        assert bytes_waiting(served) > 0, "what is not on disk takes its room"
+        patched.setattr(intake, "WAITING_BYTES_MAX", bytes_waiting(served))
+        assert outcome(served.send(frame(3, frame=2, durable=False))) == (503, "unavailable")
+        assert len(viewer.frames) == 2, "viewers have seen what writers will send again"
+    assert told(served.send(frame(2, frame=1)))[2] == 1
+    assert served.ids() == [1, 2]
+    wait_until(lambda: bytes_waiting(served) == 0, "room for others", 10)
+
+
+def test_stopping_stores_all_that_was_shown(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also a frame that is being shown when the stop comes."""
+    show = served.store.show
+    showing, may_go_on = Event(), Event()
+
+    def show_late(each: Frame) -> Outcome:
+        showing.set()
+        assert may_go_on.wait(10)
+        return show(each)
+
+    monkeypatch.setattr(intake, "STORE_SECONDS", 1_000)
+    assert told(served.send(frame(1, durable=False))) == (True, -1, -1)
+    monkeypatch.setattr(served.store, "show", show_late)
+    last = served.services.intake.take(encode_part(frame(2, frame=1)))
+    assert showing.wait(10)
+    closing_it = Thread(target=served.services.intake.close)
+    closing_it.start()
+    wait_until(lambda: served.services.intake._is_closed, "stop", 10)
+    with pytest.raises(RequestError, match="is stopping"):
+        served.services.intake.take(encode_part(frame(3, frame=2)))
+    may_go_on.set()
+    assert last.result(10).stored == 1
+    closing_it.join(10)
+    assert not closing_it.is_alive()
+    assert served.ids() == [1, 2]
+
+
+def test_a_generation_that_is_dropped_while_its_frame_is_shown_is_unknown(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    show = served.store.show
+
+    def show_and_drop(each: Frame) -> Outcome:
+        shown = show(each)
+        served.store.drop("g")
+        return shown
+
+    monkeypatch.setattr(served.store, "show", show_and_drop)
+    assert outcome(served.send(frame(1, durable=False))) == (409, "unknown_generation")
+    served.services.intake.close()  # when its threads have ended, all is counted
+    assert bytes_waiting(served) == 0
 
 
 def test_dead_letters_and_unknown_fields_are_counted_once(served: Served) -> None:
@@ -323,24 +466,30 @@ def test_dead_letters_and_unknown_fields_are_counted_once(served: Served) -> Non
 # Together
 
 
+def shown_of(served: Served) -> int:
+    """How many frames are shown and wait to be stored."""
+    with served.store.ahead.lock:
+        batch = served.store.ahead._open.get("g")
+        return len(batch.waiting) if batch else 0
+
+
 def waiting_together(served: Served, *sent: FramePart) -> list[Future[intake.Taken]]:
-    """Send frames while another is being applied."""
+    """Send frames while another cannot be stored."""
     with served.store._writing:
         first = served.services.intake.take(encode_part(frame(1_000, writer=9)))
-        while not first.running():
-            pass
         answers = [served.services.intake.take(encode_part(each)) for each in sent]
+        wait_until(lambda: shown_of(served) == 1 + len(sent), "all are shown", 10)
     assert first.result(10).applied
     return answers
 
 
 def test_frames_that_wait_together_are_one_commit(served: Served) -> None:
-    told: list[Changed] = []
-    served.store.listen(told.append)
+    heard: list[Changed] = []
+    served.store.listen(heard.append)
     answers = waiting_together(served, frame(1), frame(2, writer=1), frame(3, writer=2))
-    assert [answer.result(10).sequence for answer in answers] == [1, 1, 1]
+    assert [answer.result(10).sequence for answer in answers] == [0, 0, 0]
     assert served.ids() == [1_000, 1, 2, 3]
-    assert len(told) == 2
+    assert len(heard) == 1
 
 
 def test_frames_of_one_writer_are_applied_in_order(served: Served) -> None:
@@ -348,7 +497,7 @@ def test_frames_of_one_writer_are_applied_in_order(served: Served) -> None:
     operator = Operator()
     first, second = (part(operator.process(each), marks_of([each])) for each in (user(1), account))
     answers = waiting_together(served, first, replace(second, frame=1), frame(2, writer=1))
-    assert [answer.result(10).sequence for answer in answers] == [1, 2, 2]
+    assert [answer.result(10).sequence for answer in answers] == [0, 0, 0]
     assert [(row["_left_id"], row["_right_id"]) for row in rows(served.store, "left_ui") if row["_left_id"] == 1] == [
         (1, 1)
     ]
@@ -450,10 +599,12 @@ def test_a_restart_keeps_marks_sequence_run_and_number(tmp_path: Path) -> None:
     with closing(Store(path)) as store:
         assert store.generations() == before
         assert store.generations()["g"].positions == {"users": {0: 4}, "accounts": {}}
+        assert store.generations()["g"].records == {"users_ui": 3}
         assert store.check_part(frame(3, part=2, frame=1, run=run)), "it was applied before"
         assert isinstance(apply(store, frame(9, run=run - 1)), FrameError)
         assert apply(store, frame(2, 3, 4, attempt="b", run=run + 1)) == 2
         assert [row["_id"] for row in rows(store, "users_ui")] == [1, 2, 3, 4]
+        assert store.generations()["g"].records == {"users_ui": 4}, "a record that comes again is counted once"
         assert store.window("users_ui", ViewOptions())[1].ids == (0, 1, 2, 3)
         assert store.start_pipeline() == 2
 
@@ -469,5 +620,44 @@ def test_batches_and_frames_share_the_sequence(served: Served) -> None:
 
 
 def test_a_stream_of_nothing_is_nothing(served: Served) -> None:
-    empty = replace(frame(), streams=streams([]), marks={"users": {"k": {}}})
-    assert served.send(empty).json() == {"applied": True, "sequence": -1}
+    empty = replace(frame(durable=False), streams=streams([]), marks={"users": {"k": {}}})
+    assert told(served.send(empty)) == (True, -1, -1)
+
+
+def test_a_batch_that_comes_again_is_on_disk_when_its_end_is_answered(served: Served) -> None:
+    """Or FrameWriter takes the server for a liar, and the query never gets past this batch."""
+    for attempt in ("a", "b"):
+        served.send(frame(1, attempt=attempt, durable=False))
+        applied, _, stored = told(served.send(frame(attempt=attempt, frame=1, end=True)))
+        assert (applied, stored) == (True, 1)
+    assert served.ids() == [1]
+
+
+def test_a_large_frame_holds_up_its_own_generation_and_no_other(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = [replace(shape, name=f"other_{shape.name}", aliases=()) for shape in (USERS,)]
+    served.store.begin("h", other)
+    served.store.publish("h")
+    apply, may_go_on, is_reached = served.store.apply, threading.Event(), threading.Event()
+
+    def wait_and_apply(frames: Sequence[Frame]) -> Applied:
+        is_reached.set()
+        assert may_go_on.wait(10)
+        return apply(frames)
+
+    monkeypatch.setattr(served.store, "apply", wait_and_apply)
+    take = served.services.intake.take
+    take(encode_part(frame(1, part=0, commit=False))).result(10)
+    large = take(encode_part(frame(2, part=1)))  # in parts: it is left to the store
+    assert is_reached.wait(10)
+    behind = take(encode_part(frame(3, writer=1)))
+    rest = pa.Table.from_pylist([user(7).row], USERS.schema)
+    of_another = replace(
+        part([], marks_of([user(7)]), generation="h"), streams=(FrameStream.of("other_users_ui", "rows", rest),)
+    )
+    assert take(encode_part(of_another)).result(10).applied
+    assert not behind.running()
+    may_go_on.set()
+    assert (large.result(10).applied, behind.result(10).applied) == (True, True)
+    assert served.ids() == [1, 2, 3]

@@ -15,18 +15,21 @@ import pytest
 from livetables.errors import RequestError
 from livetables.server import protocol
 from livetables.server.freshness import Source, Status
-from livetables.server.protocol import Change, Heading, Subscribe
+from livetables.server.protocol import Change, Heading, Receipt, Subscribe
+from livetables.server.row import Checksums
 from livetables.server.viewport import Filter, Patch, Sort, ViewOptions, patch, patched
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "PROTOCOL.md"
 NOW = datetime(2026, 1, 31, 12, 0, 0, 123000, tzinfo=UTC)
 HEADING = Heading(table="users_ui", generation="g7", sequence=42, newest=NOW)
+RECEIPT = Receipt(kafka=1769860800100, spark=1769860800104, applied=1769860800106)
+SENT = 1769860800.107
 OLD = [(0, ("Ann", 30, 1.5)), (1, ("Bob", 40, 2.5)), (2, ("Cid", None, 3.5))]
 NEW = [(3, ("Dee", "9007199254740993", 9.25)), (0, ("Ann", 31, 1.5)), (2, ("Cid", None, 3.5))]
 
 SERVER_FRAMES: dict[str, Callable[[], str]] = {
-    "hello": lambda: protocol.hello("0.1.0", ["users_ui", "accounts_ui"]),
+    "hello": lambda: protocol.hello("0.1.0", ["users_ui", "accounts_ui"], NOW),
     "heartbeat": lambda: protocol.heartbeat(NOW),
     "status": lambda: protocol.status(
         Status(
@@ -49,9 +52,21 @@ SERVER_FRAMES: dict[str, Callable[[], str]] = {
     ),
     "rebound": lambda: protocol.about(3, 1, protocol.rebound(HEADING, "g6")),
     "snapshot": lambda: protocol.about(
-        3, 1, protocol.snapshot(HEADING, 100, 1_000_000, [row_id for row_id, _ in OLD], [list(row) for _, row in OLD])
+        3,
+        1,
+        protocol.with_checksum(
+            protocol.snapshot(HEADING, 100, 1_000_000, [row_id for row_id, _ in OLD], [list(row) for _, row in OLD]),
+            Checksums().of_window(1_000_000, OLD),
+        ),
     ),
-    "patch": lambda: protocol.about(3, 1, protocol.patch(HEADING, 1_000_001, _change())),
+    "patch": lambda: protocol.about(
+        3,
+        1,
+        protocol.with_checksum(
+            protocol.patch(HEADING.model_copy(update={"receipt": RECEIPT}), 1_000_001, _change()),
+            Checksums().of_window(1_000_001, NEW),
+        ),
+    ),
 }
 CLIENT_FRAMES = ("hello", "subscribe", "set", "unsubscribe", "resync", "heartbeat")
 
@@ -65,7 +80,8 @@ def _change() -> Patch:
 
 
 @pytest.mark.parametrize("name", SERVER_FRAMES)
-def test_a_frame_to_clients_is_as_its_golden_example(name: str) -> None:
+def test_a_frame_to_clients_is_as_its_golden_example(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("livetables.server.protocol.time.time", lambda: SENT)
     assert json.loads(SERVER_FRAMES[name]()) == json.loads((GOLDEN / f"server-{name}.json").read_text())
 
 
@@ -93,12 +109,13 @@ def test_the_golden_patch_makes_the_window_that_it_promises() -> None:
 
 
 def test_a_frame_whose_rows_are_arrow_can_be_taken_apart() -> None:
-    frame = protocol.arrow_snapshot(3, 1, HEADING, 100, 1_000, [7, 9], pa.table({"age": pa.array([2**60, None])}))
+    rows = pa.table({"age": pa.array([2**60, None])})
+    frame = protocol.arrow_snapshot(3, 1, HEADING, 100, 1_000, [7, 9], rows, "0a1b2c3d")
     (length,) = struct.unpack_from("<I", frame)
     header = json.loads(frame[4 : 4 + length])
     assert header == {
         "sub": 3, "revision": 1, "type": "snapshot", "table": "users_ui", "generation": "g7", "sequence": 42,
-        "newest": "2026-01-31T12:00:00.123Z", "offset": 100, "total": 1_000,
+        "newest": "2026-01-31T12:00:00.123Z", "receipt": None, "offset": 100, "total": 1_000, "checksum": "0a1b2c3d",
     }  # fmt: skip
     assert pa.ipc.open_stream(frame[4 + length :]).read_all().to_pydict() == {"_row": [7, 9], "age": [2**60, None]}
 
@@ -134,7 +151,7 @@ def test_an_int64_beyond_two_to_the_53_may_be_sent_as_text_or_number() -> None:
         ('{"type":"subscribe","sub":-1,"table":"t"}', "bad_frame", "sub"),
         ('{"type":"subscribe","sub":1.5,"table":"t"}', "bad_frame", "sub"),
         ('{"type":"subscribe","sub":1,"table":"t","colour":"red"}', "bad_frame", "colour"),
-        (_subscribe('{"size":10001}'), "limit", "size"),
+        (_subscribe('{"size":10002}'), "limit", "size"),
         (_subscribe('{"offset":-1}'), "bad_frame", "offset"),
         (_subscribe('{"sort":[{"column":"a","descending":"yes"}]}'), "bad_frame", "descending"),
         (_subscribe('{"filters":[{"column":"a","op":"like","value":1}]}'), "bad_frame", "op"),

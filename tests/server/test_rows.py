@@ -184,6 +184,21 @@ def test_csv_quotes_what_needs_it_and_ends_lines_as_rfc_4180_says() -> None:
     assert [row[0] for row in csv.reader(io.StringIO(answer, newline=""))][1:] == [text or "" for text in texts]
 
 
+FORMULAS = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "=cmd|' /C calc'!A0", "-"]
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
+def test_csv_has_no_text_that_a_spreadsheet_takes_for_a_formula(kind: pa.DataType) -> None:
+    texts = [*FORMULAS, "a=1", " =1", "'=1", "a\n=1", "", None]
+    answer = as_csv(pa.table({"text": pa.array(texts, kind)}))
+    read = [row[0] if row else None for row in csv.reader(io.StringIO(answer, newline=""))][1:]
+    assert read == [*(f"'{text}" for text in FORMULAS), "a=1", " =1", "'=1", "a\n=1", "", None]
+
+
+def test_csv_leaves_numbers_as_they_are() -> None:
+    assert as_csv(pa.table({"n": [-1], "x": [-0.5]})) == '"n","x"\r\n-1,-0.5\r\n'
+
+
 def test_csv_is_exact_and_has_times_in_iso_8601() -> None:
     table = pa.table(
         {"n": [2**63 - 1], "t": pa.array([NOON + timedelta(microseconds=7)], pa.timestamp("us", "UTC")), "x": [0.1]}

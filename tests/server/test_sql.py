@@ -436,3 +436,49 @@ def test_a_query_left_unread_holds_nothing(served: Store) -> None:
         with served.sql("SELECT a.name FROM big a, big b") as reader:
             reader.read_next_batch()
     assert answer(served, "SELECT count(*) FROM big") == [(ROWS,)]
+
+
+# What is refused before it is parsed
+
+DEEP = {
+    "parentheses": "SELECT " + "(" * 3000 + "1" + ")" * 3000,
+    "one too many": "SELECT " + "(" * 201 + "1" + ")" * 201,
+    "not closed": "SELECT " + "(" * 201,
+    "brackets": "SELECT " + "[" * 201 + "1" + "]" * 201,
+    "braces": "SELECT " + "{a:" * 201 + "1" + "}" * 201,
+    "signs": "SELECT " + "- " * 201,
+    "signs around others": "SELECT " + "- ~ + @ " * 101 + "1",
+    "signs before parentheses": "SELECT " + "- -(" * 70 + "1" + ")" * 70,
+    "functions": "SELECT " + "abs(" * 201 + "1" + ")" * 201,
+    "closed in texts only": "SELECT " + "(')' || " * 201 + "''" + ")" * 201,
+    "closed in names only": "SELECT " + '(")" + ' * 201 + "1" + ")" * 201,
+    "closed in texts with a backslash": "SELECT " + "(E'\\')' || " * 201 + "''" + ")" * 201,
+    "closed in texts between dollars": "SELECT " + "($$)$$ || " * 201 + "''" + ")" * 201,
+    "closed in comments": "SELECT " + "( /* ) */ " * 201 + "1" + ")" * 201,
+    "closed at the ends of lines": "SELECT " + "( -- )\n" * 201 + "1" + ")" * 201,
+    "unusual spaces": "SELECT " + "-\u200b" * 201 + "1",
+}
+
+
+@pytest.mark.parametrize("text", DEEP.values(), ids=DEEP.keys())
+def test_what_nests_too_deeply_is_refused_before_it_is_parsed(text: str) -> None:
+    closed = duckdb.connect()
+    closed.close()  # it cannot parse anything
+    with pytest.raises(RequestError, match="too many parentheses or signs") as refused:
+        sql.check_sql(closed, text, ["users"])
+    assert refused.value.code == "limit"
+
+
+SHALLOW = [
+    "SELECT " + "(" * 190 + "1" + ")" * 190,
+    "SELECT " + ", ".join(["(1)"] * 400),
+    "SELECT 1" + " - 1" * 250,
+    "SELECT " + ", ".join(["-1"] * 400),
+    f"SELECT '{'(' * 900}'",
+    "SELECT 1 -- (one)\n + 2 /* (two) */",
+]
+
+
+@pytest.mark.parametrize("text", SHALLOW)
+def test_what_is_long_but_not_deep_is_answered(served: Store, text: str) -> None:
+    assert len(answer(served, text)) == 1

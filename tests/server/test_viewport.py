@@ -390,7 +390,7 @@ def assert_told(store: Store, options: ViewOptions, code: str, problem: str, cur
     [
         {"offset": -1},
         {"offset": 2**62 + 1},
-        {"size": 10_001},
+        {"size": 10_002},
         {"size": "3"},
         {"quick": "x" * 1001},
         {"quick": "\ud800"},
@@ -501,3 +501,17 @@ def test_equal_values_are_the_same(value: object) -> None:
 def test_not_a_number_is_the_same_as_itself() -> None:
     assert same(float("nan"), float("nan"))
     assert same((float("nan"),), (float("nan"),))
+
+
+@given(
+    old=st.lists(st.integers(0, 99), max_size=8, unique=True),
+    top=st.lists(st.integers(100, 199), max_size=4, unique=True),
+    size=st.integers(0, 12),
+)
+def test_rows_that_are_pushed_down_are_found_as_any_other_change_is(old: list[int], top: list[int], size: int) -> None:
+    kept: Rows = [(row_id, (row_id, "a", None)) for row_id in old]
+    new = [*((row_id, (row_id, "b", None)) for row_id in top), *kept][:size]
+    as_objects, as_values = patch(kept, new), patch([(row_id, tuple(list(values))) for row_id, values in kept], new)
+    assert as_objects == as_values
+    if as_objects is not None:
+        assert patched(kept, as_objects) == new

@@ -238,7 +238,8 @@ def expected(records: Sequence[Record]) -> dict[str, list[Row]]:
 class Story:
     """A query over the records of a topic: real time and micro-batches, boundaries, crashes and replays.
 
-    `choose(n)` draws a number below n. `deliver` is given each whole frame.
+    `choose(n)` draws a number below n. `deliver` is given each whole frame; `end` is called with a run that is at the
+    end of a batch, before that counts: what was delivered of it is not read again.
     """
 
     def __init__(
@@ -247,7 +248,9 @@ class Story:
         writers: int,
         choose: Callable[[int], int],
         deliver: Callable[[FramePart, tuple[FrameStream, ...]], None],
+        end: Callable[[int], None] = lambda _: None,
     ) -> None:
+        self._end = end
         self._partitions: dict[tuple[str, int], list[Record]] = defaultdict(list)
         for record in records:
             self._partitions[record.source, record.partition].append(record)
@@ -292,6 +295,7 @@ class Story:
             waiting = [queue for queue in queues if queue]
             self._deliver(*waiting[self._choose(len(waiting))].pop(0))
         if frames_max is None:
+            self._end(self._run)
             self._done, self._operators = dict(until), operators
 
     def _writer_of(self, record: Record) -> int:

@@ -60,8 +60,11 @@ def delete_topic(bootstrap: str, topic: str) -> None:
     wait_until(lambda: topic not in admin.list_topics(timeout=WAIT_SECONDS).topics, f"topic {topic} is gone")
 
 
-def produce(bootstrap: str, records: Iterable[Record]) -> list[int]:
-    """Sends records, in order within each partition, and returns their offsets in the order given."""
+def produce(bootstrap: str, records: Iterable[Record], transaction: str | None = None) -> list[int]:
+    """Sends records, in order within each partition, and returns their offsets in the order given.
+
+    A `transaction` of that name, of all records, leaves an offset without a record in each partition that it wrote to.
+    """
     producer = Producer(
         {
             "bootstrap.servers": bootstrap,
@@ -69,8 +72,12 @@ def produce(bootstrap: str, records: Iterable[Record]) -> list[int]:
             "enable.idempotence": True,
             "linger.ms": 1,
             "delivery.timeout.ms": int(WAIT_SECONDS * 1000),
+            **({"transactional.id": transaction} if transaction else {}),
         }
     )
+    if transaction:
+        producer.init_transactions(WAIT_SECONDS)
+        producer.begin_transaction()
     offsets: list[int | None] = []
 
     def on_delivery(number: int) -> Callable[[KafkaError | None, Message], None]:
@@ -99,6 +106,8 @@ def produce(bootstrap: str, records: Iterable[Record]) -> list[int]:
                 break
         producer.poll(0)
     assert producer.flush(WAIT_SECONDS) == 0, "not all records were acknowledged"
+    if transaction:
+        producer.commit_transaction(WAIT_SECONDS)
     known = [offset for offset in offsets if offset is not None]
     assert len(known) == len(offsets)
     return known

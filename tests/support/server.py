@@ -24,9 +24,11 @@ from websockets.sync.client import ClientConnection, connect
 
 from livetables.pipeline.flight_sink import FlightSink
 from livetables.server.viewport import Patch, patched
+from livetables.wire import FramePart, encode_part
 
 TOKEN = "a-key-for-tests"  # noqa: S105
 START_SECONDS = 30
+WITH_RELAYS = {"LIVETABLES_SERVER_RELAYS": "2"}
 
 
 def free_port() -> int:
@@ -82,12 +84,12 @@ class ServerProcess:
         """Ask it to stop; its exit code."""
         assert self._process
         self._process.send_signal(signal.SIGTERM)
-        return self._ended()
+        return self.ended()
 
     def kill(self) -> None:
         if self._process and self._process.poll() is None:
             self._process.kill()
-            self._ended()
+            self.ended()
 
     def log(self) -> str:
         return (self._directory / "server.log").read_text()
@@ -95,19 +97,34 @@ class ServerProcess:
     def sink(self, patience_seconds: float = 30) -> FlightSink:
         return FlightSink(self.flight, TOKEN, patience_seconds=patience_seconds)
 
+    def relays(self) -> list[int]:
+        """The process ids of its relays: it starts no other processes."""
+        tasks = Path(f"/proc/{self.pid}/task")
+        return [int(pid) for children in tasks.glob("*/children") for pid in children.read_text().split()]
+
     def rss_megabytes(self) -> float:
-        status = Path(f"/proc/{self.pid}/status").read_text()
-        return int(re.findall(r"VmRSS:\s+(\d+) kB", status)[0]) / 1024
+        """The memory of the server and its relays."""
+        statuses = [Path(f"/proc/{pid}/status").read_text() for pid in (self.pid, *self.relays())]
+        return sum(int(re.findall(r"VmRSS:\s+(\d+) kB", status)[0]) for status in statuses) / 1024
 
     def cpu_seconds(self) -> float:
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        """The time that the server and its relays have used."""
+        stats = [Path(f"/proc/{pid}/stat").read_text() for pid in (self.pid, *self.relays())]
+        fields = [stat.rpartition(")")[2].split() for stat in stats]
+        return sum(int(each[11]) + int(each[12]) for each in fields) / os.sysconf("SC_CLK_TCK")
 
     def get(self, path: str) -> str:
         request = urllib.request.Request(f"{self.http}{path}", headers={"Authorization": f"Bearer {TOKEN}"})  # noqa: S310
         with urllib.request.urlopen(request, timeout=30) as response:  # noqa: S310
             text: str = response.read().decode()
             return text
+
+    def send_frame(self, part: FramePart) -> None:
+        """Send a part of a frame as a writer of the pipeline does."""
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        request = urllib.request.Request(f"{self.http}/api/frames", encode_part(part), headers)  # noqa: S310
+        with urllib.request.urlopen(request, timeout=30) as response:  # noqa: S310
+            assert response.status == 200
 
     def rows(self, table: str, query: str = "") -> list[dict[str, Any]]:
         answer: dict[str, Any] = json.loads(self.get(f"/api/tables/{table}/rows?{query}"))
@@ -124,7 +141,8 @@ class ServerProcess:
         (value,) = re.findall(rf"^{re.escape(name)} (\S+)$", self.get("/metrics"), re.MULTILINE)
         return float(value)
 
-    def _ended(self) -> int:
+    def ended(self) -> int:
+        """Wait until it has ended; its exit code."""
         assert self._process
         assert self._process.stdout
         code = self._process.wait(timeout=30)

@@ -136,9 +136,9 @@ class LiveTopic:
     def mark(self) -> str:
         return f"{self.name}#{self.incarnation}"
 
-    def send(self, values: Iterable[bytes | None], chance: random.Random) -> None:
+    def send(self, values: Iterable[bytes | None], chance: random.Random, transaction: str | None = None) -> None:
         records = self.records(values, chance)
-        for record, offset in zip(records, produce(self.bootstrap, records), strict=True):
+        for record, offset in zip(records, produce(self.bootstrap, records, transaction), strict=True):
             self.add(record, offset)
 
     def records(self, values: Iterable[bytes | None], chance: random.Random) -> list[Record]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from livetables.client.running import Addresses, Running
 from livetables.errors import LivetablesError, SetupError
 from livetables.up.supervisor import Ending, Supervisor, next_delay_seconds
 
@@ -55,7 +57,8 @@ class Watched:
         return self.now
 
     def start(self, child: FakeChild) -> FakeChild:
-        self.supervisor.start(child, lambda: True)
+        self.supervisor.start(child)
+        self.supervisor.wait(child, lambda: True)
         return child
 
     def seconds_until_alive(self, child: FakeChild) -> float:
@@ -110,8 +113,9 @@ def test_a_child_that_refuses_to_run_before_it_was_ready_ends_everything_with_it
         child.ending = REFUSAL
         return False
 
+    watched.supervisor.start(child)
     with pytest.raises(SetupError, match="no key") as failure:
-        watched.supervisor.start(child, never_ready)
+        watched.supervisor.wait(child, never_ready)
     assert failure.value.cure == "set one"
 
 
@@ -124,7 +128,8 @@ def test_a_child_that_crashes_before_it_was_ready_is_started_again() -> None:
             child.ending = Ending("ended with code 1")
         return child.lives == 2
 
-    watched.supervisor.start(child, ready_in_its_second_life)
+    watched.supervisor.start(child)
+    watched.supervisor.wait(child, ready_in_its_second_life)
     assert child.lives == 2
 
 
@@ -145,7 +150,8 @@ def test_a_refusal_while_another_child_was_down_is_not_the_end() -> None:
             server.ending, pipeline.ending = Ending("was killed by SIGKILL"), REFUSAL
         return pipeline.lives == 2
 
-    watched.supervisor.start(pipeline, ready_in_its_second_life)
+    watched.supervisor.start(pipeline)
+    watched.supervisor.wait(pipeline, ready_in_its_second_life)
     assert server.lives == 2
 
 
@@ -171,6 +177,28 @@ def test_children_are_stopped_the_last_one_first() -> None:
     assert journal[3:] == ["stop pipeline", "stop server", "stop broker"]
 
 
+def test_children_that_are_started_together_do_not_wait_for_each_other_and_are_stopped_in_order() -> None:
+    watched = Watched()
+    journal: list[str] = []
+    watched.supervisor.start(*(FakeChild(name, journal) for name in ("broker", "server", "pipeline")))
+    watched.supervisor.stop_all()
+    assert journal[:3] == ["start pipeline", "start server", "start broker"], "the one that takes longest is the last"
+    assert journal[3:] == ["stop pipeline", "stop server", "stop broker"]
+
+
+def test_a_child_that_refuses_to_run_while_another_is_waited_for_ends_everything() -> None:
+    watched = Watched()
+    server, pipeline = FakeChild("server"), FakeChild("pipeline")
+    watched.supervisor.start(server, pipeline)
+
+    def never_ready() -> bool:
+        pipeline.ending = REFUSAL
+        return False
+
+    with pytest.raises(SetupError, match="no key"):
+        watched.supervisor.wait(server, never_ready)
+
+
 def test_a_child_that_never_started_is_stopped_too() -> None:
     watched = Watched()
     journal: list[str] = []
@@ -180,3 +208,18 @@ def test_a_child_that_never_started_is_stopped_too() -> None:
         watched.start(child)
     watched.supervisor.stop_all()
     assert journal == ["stop broker"]
+
+
+def test_what_cannot_be_written_ends_nothing_and_is_written_later(tmp_path: Path) -> None:
+    running = Running(Addresses("a:1", "http://b:2", "grpc://c:3"), "the key")
+    said: list[str] = []
+    obstacle = tmp_path / "up.json.draft"
+    obstacle.mkdir()  # as a full disk, it keeps the file from being written
+    supervisor = Supervisor(threading.Event(), said.append, lambda pids: replace(running, pids=pids).write(tmp_path))
+    supervisor.start(FakeChild("server"))
+    supervisor.look()
+    assert Running.read(tmp_path) is None
+    assert [line for line in said if "process ids cannot be written" in line] == said[:1]
+    obstacle.rmdir()
+    supervisor.look()
+    assert Running.read(tmp_path) == replace(running, pids={"server": 1})

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 from rich.console import Console
 from rich.prompt import Prompt
@@ -227,14 +228,13 @@ def _properties_file(path: Path | None, output: Path) -> str | None:
 
 def _loaded(text: str, output: Path) -> Config:
     """The text read as a configuration in its place: what it refers to is relative to that."""
-    draft = output.with_name(f".{output.name}.draft")
     try:
-        draft.write_text(text, encoding="utf-8")
-        return load_config(draft, os.environ)
+        with NamedTemporaryFile("w", encoding="utf-8", dir=output.parent, prefix=".livetables-init-") as draft:
+            draft.write(text)
+            draft.flush()
+            return load_config(Path(draft.name), os.environ)
     except OSError as error:
         raise ConfigError(f"{output} cannot be written: {error.strerror}", "give --output another path") from None
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def _check_place(output: Path, force: bool) -> None:

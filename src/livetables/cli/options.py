@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import os
-import sys
 from pathlib import Path
 
 from livetables.client import Connection
@@ -13,8 +11,8 @@ from livetables.client.door import Door
 from livetables.client.running import Addresses, Running, reachable
 from livetables.config import Config, load_config, server_ca, server_token
 from livetables.errors import ConfigError
-from livetables.log import LineFormatter
 
+PRIVATE = 0o077
 SERVER_VARIABLES = {"LIVETABLES_SERVER_HOST", "LIVETABLES_SERVER_PORT"}
 
 
@@ -34,14 +32,9 @@ def chosen_config(arguments: argparse.Namespace) -> Config:
     return load_config(config_path(arguments), os.environ)
 
 
-def log_to(handler: logging.Handler) -> None:
-    """Have the log of this process written, in the one form that it has everywhere."""
-    handler.setFormatter(LineFormatter())
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
-
-
-def log_to_stderr() -> None:
-    log_to(logging.StreamHandler(sys.stderr))
+def keep_files_private() -> None:
+    """Let nobody but this user read or write the files that this process and those that it starts make from now on."""
+    os.umask(os.umask(PRIVATE) | PRIVATE)
 
 
 def add_server_options(parser: argparse.ArgumentParser) -> None:

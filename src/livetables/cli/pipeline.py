@@ -11,11 +11,12 @@ from dataclasses import replace
 
 from livetables.cli.demo_data import stopped_by_signals
 from livetables.cli.main import main
-from livetables.cli.options import add_config_option, chosen_config, log_to_stderr
+from livetables.cli.options import add_config_option, chosen_config, keep_files_private
 from livetables.config import Config, server_token, server_token_file
 from livetables.control.run import run_pipeline
 from livetables.errors import ConfigError
 from livetables.jars import engine_jar, jar_directory
+from livetables.log import log_to_stderr
 from livetables.pipeline.session import session_settings, submitted_settings
 from livetables.settings import Secret
 
@@ -67,6 +68,8 @@ def run(arguments: argparse.Namespace) -> int:
         config = _as_submitted(config)
     jar_directory("spark")  # here, where Ctrl-C still ends at once, should they have to be fetched
     engine_jar()
+    if config.pipeline.master.startswith("local"):  # elsewhere, executors may be another user's, and share checkpoints
+        keep_files_private()
     with stopped_by_signals() as stop:
         run_pipeline(config, token, stop, _say, token_file=server_token_file(config, os.environ))
     return 0

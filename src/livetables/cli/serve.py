@@ -8,8 +8,9 @@ from functools import partial
 
 import uvloop
 
-from livetables.cli.options import add_config_option, chosen_config, log_to_stderr
+from livetables.cli.options import add_config_option, chosen_config, keep_files_private
 from livetables.config import server_token, server_token_file, tokens_in
+from livetables.log import log_to_stderr
 from livetables.server.key import generated_token
 from livetables.server.run import Addresses, serve
 
@@ -22,6 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Serves until it is told to stop."""
     config = chosen_config(arguments)
+    keep_files_private()
     log_to_stderr()
     token, token_file = server_token(config, os.environ), server_token_file(config, os.environ)
     if token is None:

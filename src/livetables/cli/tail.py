@@ -1,4 +1,4 @@
-"""`livetables tail`: a table's newest rows, as they come."""
+"""`livetables tail`: a table's newest rows, as they come, or how long they take to come."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from livetables.cli.latency import show_latency
 from livetables.cli.options import add_server_options, chosen_server
 from livetables.cli.rendering import json_line, lines, screen_table, shown_columns
 from livetables.client import Connection, Table
@@ -25,10 +26,12 @@ LOOK_SECONDS = 0.5
 
 EXAMPLES = """examples:
   livetables tail final_ui                              the newest rows, in place, until Ctrl-C
-  livetables tail dead_letters --columns source,reason,value
+  livetables tail dead_letters --columns source,reason,raw
   livetables tail accounts_ui | grep savings            a line for each row that is new or has changed
   livetables tail accounts_ui --json | jq .row          with what was deleted, and every swap
   livetables tail users_ui -n 0 | head -1               nothing of what is there already
+  livetables tail --latency final_ui                    how long records take from Kafka to here, by phase
+  livetables tail --latency --json final_ui | jq .p99   the same every few seconds, an object a line
 
 A swap to other topics is followed: the rows that are there then come first.
 """
@@ -46,7 +49,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"how many rows to begin with, and to show in place; default: a screenful, or {LINES_BEFORE} in a pipe",
     )
     parser.add_argument("--columns", metavar="A,B", help="which columns; default: all but those for programs (_…)")
-    parser.add_argument("--json", action="store_true", help="a JSON object for each change, one a line")
+    parser.add_argument("--json", action="store_true", help="a JSON object a line: for each change, or of each latency")
+    parser.add_argument(
+        "--latency",
+        action="store_true",
+        help="instead of rows: how long those of the last minute took from Kafka to here, p50 and p99, by phase",
+    )
     add_server_options(parser)
 
 
@@ -54,9 +62,14 @@ def run(arguments: argparse.Namespace) -> int:
     """Follows the table until it is told to stop."""
     if arguments.rows is not None and not 0 <= arguments.rows <= ROWS_MAX:
         raise ConfigError(f"-n is {arguments.rows}", f"give a number from 0 to {ROWS_MAX:,}")
+    if arguments.latency and (arguments.rows is not None or arguments.columns is not None):
+        raise ConfigError("--latency shows no rows", "leave -n and --columns out")
     console = Console(highlight=False)
     with chosen_server(arguments) as server:
         table = server.table(arguments.table)
+        if arguments.latency:
+            show_latency(console, server, table, as_json=arguments.json)
+            return 0
         chosen = _chosen_columns(table, arguments.columns)
         if arguments.json or not console.is_terminal:
             rows = LINES_BEFORE if arguments.rows is None else arguments.rows

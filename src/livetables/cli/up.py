@@ -17,12 +17,13 @@ from rich.console import Console
 from rich.markup import escape
 
 from livetables.cli.demo_data import stopped_by_signals
-from livetables.cli.options import add_config_option, chosen_config, config_path, log_to
+from livetables.cli.options import add_config_option, chosen_config, config_path, keep_files_private
 from livetables.client.running import DIRECTORY, Addresses
 from livetables.config import Config, GenerationsConfig, server_token, server_token_file
 from livetables.demo_records import DemoOptions
 from livetables.errors import ConfigError
 from livetables.jars import engine_jar, jar_directory
+from livetables.log import log_to
 from livetables.server.key import generated_token
 from livetables.up.demo import AT_FULL_RATE, LAST
 from livetables.up.system import System, run_system
@@ -71,6 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
         demo_rate=arguments.rate if arguments.demo else None,
     )
     steps = Steps(Console())
+    keep_files_private()
     logs = DIRECTORY / "logs"
     logs.mkdir(parents=True, exist_ok=True)
     log_to(logging.FileHandler(logs / "up.log", delay=True))

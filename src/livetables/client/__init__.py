@@ -9,9 +9,23 @@ It needs pyarrow, and nothing of what the server and the pipeline need.
 """
 
 from livetables.client.changes import Change, Changes
+from livetables.client.clock import Clock
 from livetables.client.connection import Connection, TableSummary, connect
 from livetables.client.control import Outcome
+from livetables.client.latency import Latency, Receipt
 from livetables.client.table import Table
 from livetables.wire import Place
 
-__all__ = ["Change", "Changes", "Connection", "Outcome", "Place", "Table", "TableSummary", "connect"]
+__all__ = [
+    "Change",
+    "Changes",
+    "Clock",
+    "Connection",
+    "Latency",
+    "Outcome",
+    "Place",
+    "Receipt",
+    "Table",
+    "TableSummary",
+    "connect",
+]

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import Any
 
@@ -18,8 +19,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from livetables.backoff import delays
+from livetables.checksum import content_checksum
+from livetables.client.clock import Clock
 from livetables.client.door import UnreachableError
 from livetables.client.flight import Flight
+from livetables.client.latency import LastMinute, Latency, Receipt
 from livetables.errors import RequestError
 from livetables.wire import DELETED, ChangesHeader, Place
 
@@ -27,6 +31,8 @@ POLL_SECONDS = 10.0  # the server is asked to wait so long; a follower that is c
 ANSWER_SECONDS_MAX = 300.0  # a whole table may take a while
 DELAY_SECONDS_MAX = 5.0
 PASSING = ("busy", "timeout", "unavailable")  # refusals that may not be so later
+CHECK_SECONDS = 1.0  # between two answers that are to have a checksum
+DAMAGED_MAX = 5  # answers in a row
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +50,7 @@ class Change:
     key: tuple[str, ...]
     upserts: pa.Table
     deletes: pa.Table
+    receipt: Receipt | None = None  # how its newest record came here; None if no record caused it, as in a snapshot
 
     @property
     def generation(self) -> str:
@@ -77,18 +84,29 @@ class Change:
         )
 
 
+class _DamagedError(Exception):
+    """An answer whose rows are not those that the server made the checksum of."""
+
+
 class Changes:
     """The changes of a table, one after another, for `for` and `async for`; it ends when it is closed.
 
-    A server that is away is waited for. What it refuses (a wrong key, an unknown table) is raised. One thread or task
-    uses it; any may close it.
+    A server that is away is waited for. What it refuses (a wrong key, an unknown table) is raised. Now and then an
+    answer is compared with the server's checksum of it, and asked for again if it differs: `checksum_mismatches` counts
+    that. One thread or task uses it; any may close it.
     """
 
-    def __init__(self, flight: Flight, table: str, since: Place | None, snapshot: bool) -> None:
+    def __init__(
+        self, flight: Flight, table: str, since: Place | None, snapshot: bool, clock: Clock | None = None
+    ) -> None:
         self._flight = flight
         self._table = table
         self._place = since
         self._snapshot = snapshot
+        self._clock = clock or Clock()
+        self._last_minute = LastMinute()
+        self._check_due = 0.0  # when the next answer is to have a checksum
+        self.checksum_mismatches = 0
         self._has_answered = False
         self._lock = threading.Lock()
         self._closed = threading.Event()
@@ -99,6 +117,11 @@ class Changes:
         if self._place is None and not self._snapshot:
             self._place = self._asked(None).place
         return self._place
+
+    @property
+    def latency(self) -> Latency | None:
+        """How long the changes of the last minute took from Kafka to here; None if there were none."""
+        return self._last_minute.summary(time.monotonic())
 
     def close(self) -> None:
         """End it; whoever waits for the next change is told that there is none."""
@@ -174,10 +197,20 @@ class Changes:
                 found.set_exception(error)
 
     def _found(self, found: Future[Change | None]) -> Change | None:
-        place, waits = self._place, delays(DELAY_SECONDS_MAX)
+        place, waits, damaged = self._place, delays(DELAY_SECONDS_MAX), 0
         while not found.done():
             try:
-                change = self._asked(place)
+                change = self._asked(place, is_damaged=damaged > 0)
+            except _DamagedError:
+                self.checksum_mismatches += 1
+                damaged += 1
+                if damaged == DAMAGED_MAX:
+                    raise RequestError(
+                        "internal",
+                        f"{damaged} answers in a row had another content than the server made their checksum of",
+                        "let client and server be of the same version of livetables, and look at what is between them",
+                    ) from None
+                self._closed.wait(next(waits))
             except UnreachableError:
                 self._closed.wait(next(waits))
             except RequestError as error:
@@ -186,22 +219,34 @@ class Changes:
                 self._closed.wait(next(waits))
             else:
                 self._has_answered = True
+                if change.receipt:
+                    self._last_minute.add(change.receipt, time.monotonic())
                 if change.is_snapshot or change.upserts.num_rows or change.deletes.num_rows:
                     return change
-                place, waits = change.place, delays(DELAY_SECONDS_MAX)
+                place, waits, damaged = change.place, delays(DELAY_SECONDS_MAX), 0
                 self._place = place  # nothing came before it
         return None
 
-    def _asked(self, place: Place | None) -> Change:
+    def _asked(self, place: Place | None, *, is_damaged: bool = False) -> Change:
+        """The next step from a place; `is_damaged` says that its last answer was."""
+        is_checked = place is not None and (is_damaged or time.monotonic() >= self._check_due)
         ticket = {
             "changes": self._table,
             **({"generation": place.generation, "begun": place.begun, "after": place.sequence} if place else {}),
             "snapshot": place is not None or self._snapshot,
             "seconds_max": POLL_SECONDS,
+            "checksum": is_checked,
+            **({"reason": "checksum"} if is_damaged else {}),
         }
         rows = self._flight.rows(ticket, ANSWER_SECONDS_MAX)
+        received = self._clock.at(time.time() * 1000)
         header = ChangesHeader.of(rows.schema)
+        if header.checksum and header.checksum != content_checksum(rows):
+            raise _DamagedError
+        if is_checked or header.is_snapshot:  # the first answer after a snapshot is checked
+            self._check_due = 0.0 if header.is_snapshot else time.monotonic() + CHECK_SECONDS
         plain = rows.replace_schema_metadata(None)
         upserts = plain.filter(pc.invert(rows[DELETED])).drop_columns(DELETED)
         deletes = plain.filter(rows[DELETED]).select(header.key)
-        return Change(header.table, header.place, header.is_snapshot, header.key, upserts, deletes)
+        receipt = Receipt(**asdict(header.receipt), received=received) if header.receipt else None
+        return Change(header.table, header.place, header.is_snapshot, header.key, upserts, deletes, receipt)

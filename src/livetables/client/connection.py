@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -14,6 +16,7 @@ from weakref import WeakSet
 import pyarrow as pa
 
 from livetables.client.changes import Changes
+from livetables.client.clock import Clock
 from livetables.client.control import Outcome, control_message, send
 from livetables.client.door import Door
 from livetables.client.flight import Flight
@@ -70,7 +73,7 @@ def connect(
     if ca_file is None and running and running.addresses.http == url:
         ca_file = running.ca_file
     connection = Connection(Door(url, token, ca_file=Path(ca_file) if ca_file else None), flight)
-    connection.status()  # an address or key that is wrong is told now
+    connection.clock()  # an address or key that is wrong is told now
     return connection
 
 
@@ -87,6 +90,7 @@ class Connection:
         self._door = door
         self._flight_location = flight
         self._flight: Flight | None = None
+        self._clock: Clock | None = None
         self._lock = threading.Lock()
         self._following: WeakSet[Changes] = WeakSet()
 
@@ -110,7 +114,7 @@ class Connection:
     def table(self, name: str) -> Table:
         """A table by its name or an alias; one that is not there is a RequestError that names the nearest."""
         self._opened().schema(name)
-        return Table(name, self._door, self._opened, self._followed)
+        return Table(name, self._door, self._opened, self.clock, self._followed)
 
     def sql(self, text: str) -> pa.Table:
         """The answer to one SELECT over the tables: read-only, and for a limited time."""
@@ -120,6 +124,14 @@ class Connection:
         """How fresh the tables are, and why; the same as GET /api/status."""
         status: dict[str, Any] = self._door.get("/api/status")
         return status
+
+    def clock(self) -> Clock:
+        """The server's clock as seen from here, measured once: by it, latencies are right where clocks differ."""
+        if self._clock is None:
+            asked = time.time() * 1000
+            server = datetime.fromisoformat(self.status()["time"]).timestamp() * 1000
+            self._clock = Clock.measured(asked, server, time.time() * 1000)
+        return self._clock
 
     def control(
         self,

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from livetables.client.changes import Changes
+from livetables.client.clock import Clock
 from livetables.client.door import Door
 from livetables.client.flight import Flight
 from livetables.client.html import table_html
@@ -32,11 +33,17 @@ class Table:
     """
 
     def __init__(
-        self, name: str, door: Door, flight: Callable[[], Flight], follow: Callable[[Changes], Changes]
+        self,
+        name: str,
+        door: Door,
+        flight: Callable[[], Flight],
+        clock: Callable[[], Clock],
+        follow: Callable[[Changes], Changes],
     ) -> None:
         self.name = name
         self._door = door
         self._flight = flight
+        self._clock = clock
         self._follow = follow
 
     @property
@@ -140,7 +147,7 @@ class Table:
         >>> from_then_on = accounts.changes(since=first.place)
         """
         place = None if since is None else Place(*since)
-        return self._follow(Changes(self._flight(), self.name, place, snapshot))
+        return self._follow(Changes(self._flight(), self.name, place, snapshot, self._clock()))
 
     def __repr__(self) -> str:
         return f"<table {self.name} at {self._door.url}>"

@@ -7,7 +7,6 @@ building ─► catching_up ─► live ⇄ lingering ─► retired
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
 from typing import Literal, TypeVar
 
 from livetables.config import GenerationsConfig
@@ -55,10 +54,10 @@ def next_state(state: State, event: Event) -> State:
     return following[event]
 
 
-def to_retire(lingering: Sequence[tuple[Named, datetime]], now: datetime, config: GenerationsConfig) -> list[Named]:
-    """Those of the old generations that have to go, given since when each lingers."""
+def to_retire(lingering: Sequence[tuple[Named, float]], now: float, config: GenerationsConfig) -> list[Named]:
+    """Those of the old generations that have to go, given since when each lingers, in seconds of a monotonic clock."""
     most = config.keep_generations or config.max_lingering
-    longest = timedelta(seconds=config.retire_after_seconds if config.keep_generations else config.linger_seconds)
+    longest = config.retire_after_seconds if config.keep_generations else config.linger_seconds
     newest_first = sorted(lingering, key=lambda each: each[1], reverse=True)
     return [
         generation for place, (generation, since) in enumerate(newest_first) if place >= most or now - since >= longest

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from livetables.errors import RequestError, SinkError, TopicError
 from livetables.pipeline.flight_sink import FlightSink
-from livetables.pipeline.topics import ControlRecord, ControlTopic
+from livetables.pipeline.topics import ControlRecord, ControlTopic, in_order
 from livetables.wire import Receipt
 
 READ_SECONDS = 5.0
@@ -37,7 +37,7 @@ class Inbox:
         records: list[ControlRecord] = []
         while not self._topic.is_at_end():
             records += self._topic.read(READ_SECONDS)
-        return records
+        return in_order(records)  # whatever the reads that they came in
 
     def start(self) -> None:
         self._thread.start()

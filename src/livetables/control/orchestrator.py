@@ -26,11 +26,12 @@ from livetables.pipeline.flight_sink import FencedError, FlightSink, NoAnswerErr
 from livetables.pipeline.topics import KafkaTopics, Topic, TopicProblem
 
 ROUND_SECONDS = 0.2
+ROUND_SECONDS_BUILDING = 0.05  # while somebody waits for a build
 UNDECIDED_SECONDS_MAX = 30.0  # for a topic that cannot be read now, unless Kafka as a whole is away
 SWEEP_SECONDS = 30.0
 LIST_SECONDS = 10.0
 TOPICS_MAX = 5_000  # that people can choose from
-REBUILD_SECONDS = 5.0  # at first, after a build that failed and has to be made nevertheless
+REBUILD_SECONDS = 1.0  # at first, after a build that failed and has to be made nevertheless
 REBUILD_SECONDS_MAX = 60.0
 
 
@@ -55,6 +56,7 @@ class Orchestrator:
         self._last_number = 0  # of a generation
         self._hampered: dict[str, LivetablesError] = {}  # by step
         self._builds_failed = 0  # in a row
+        self._just_seen: dict[str, Topic | TopicProblem] = {}  # topics that messages of this round name
         self._undecided_since = self._build_due = self._sweep_due = self._list_due = 0.0
 
     def run(self, stop: threading.Event) -> None:
@@ -139,9 +141,9 @@ class Orchestrator:
         """Decide on the messages that have come, in order. Those that cannot be decided on now are, later."""
         if not self._decisions.undecided:
             self._undecided_since = time.monotonic()
-        self._decisions.undecided += self._inbox.take(ROUND_SECONDS)
+        self._decisions.undecided += self._inbox.take(ROUND_SECONDS_BUILDING if self._running.build else ROUND_SECONDS)
         named = self._decisions.topics_asked_for()
-        found = self._topics.look(named) if named else {}
+        found = self._just_seen = self._topics.look(named) if named else {}
         problems = {name: each for name, each in found.items() if isinstance(each, TopicProblem)}
         if self._inbox.trouble or time.monotonic() - self._undecided_since < UNDECIDED_SECONDS_MAX:
             _raise_if_passing(problems)
@@ -182,7 +184,7 @@ class Orchestrator:
             self._telling.ended(self._left_over.name, "retired", "it could not be resumed, and another is live")
             self._left_over = None
         lingering = self._running.lingering
-        due = to_retire([(each, each.since) for each in lingering], datetime.now(UTC), self._ground.config.generations)
+        due = to_retire([(each, each.since) for each in lingering], time.monotonic(), self._ground.config.generations)
         for generation in list(lingering):
             useless = generation.outdated or (generation.problem if generation.has_failed() else None)
             if generation in due or useless:
@@ -232,20 +234,20 @@ class Orchestrator:
         if build.has_failed():
             self._build_failed("failed", build.problem or "its query ends again and again")
             return
-        seconds = (datetime.now(UTC) - build.started).total_seconds()
+        seconds = build.age_seconds
+        if build.mode == "real_time" and not build.has_read_all:
+            self._supervision.count()
+        if build.has_query and build.has_read_all:
+            self._supervision.look()  # and change to real time, where it takes over when it follows its topics
         read, to_read = build.records_read, build.records_to_read
-        if build.mode == "real_time" and build.is_working():
-            self._supervision.look()
+        if build.has_read_all and build.mode == "real_time" and build.is_working():
             if not build.is_following and seconds < self._ground.config.generations.switch_after_seconds:
                 return
             tell("caught_up", generation=build.name, records=to_read, seconds=f"{seconds:.1f}")
             why = f"it has caught up with {to_read:,} records"
-        elif build.has_query and build.mode == "micro_batch" and read >= to_read and build.choose_mode():
-            build.change_mode()  # and when it follows its topics, it takes over
-            tell("mode", generation=build.name, mode=build.mode, lag=build.lag)
-            return
         elif (
             build.is_working()
+            and read > 0
             and seconds >= self._ground.config.generations.switch_after_seconds
             and not (self._running.live or self._left_over)  # what is complete stays until what is next is so too
         ):
@@ -334,7 +336,10 @@ class Orchestrator:
 
     def _looked_at(self, wanted: Wanted) -> dict[str, Topic] | str:
         """The topics of what is wanted, or why one of them cannot be read."""
-        found = self._topics.look(set(wanted.topics.values()))
+        names = set(wanted.topics.values())
+        found = {name: each for name, each in self._just_seen.items() if name in names}
+        if names != found.keys():
+            found |= self._topics.look(names - found.keys())
         problems = {name: each for name, each in found.items() if isinstance(each, TopicProblem)}
         _raise_if_passing(problems)
         if problems:

@@ -24,6 +24,8 @@ from livetables.pipeline.topics import ControlTopic, KafkaTopics
 LOOP_PATIENCE_SECONDS = 3.0  # the loop asks again by itself
 LOOK_SECONDS_MAX = 5.0
 AGAIN_SECONDS = 2.0
+OWN_DIRECTORY = "livetables-spark"
+MARKER = ".made-by-livetables"  # in a directory whose content is ours to remove
 
 
 def run_pipeline(
@@ -115,14 +117,20 @@ def _local_settings(directory: Path) -> dict[str, str]:
 def _own_directory(config: PipelineConfig) -> Iterator[Path | None]:
     """A directory for Spark's working files beside the checkpoints, empty at the start: a killed driver leaves its own.
 
-    Nobody else may run a pipeline on it at the same time. Of checkpoints on shared storage nothing is known here.
+    Nobody else may run a pipeline on it at the same time. Nothing is removed from a directory without our marker, which
+    is also the lock. Of checkpoints on shared storage nothing is known here.
     """
     if "://" in config.checkpoint_directory:
         yield None
         return
-    directory = Path(config.checkpoint_directory).absolute().parent / "spark"
+    directory = Path(config.checkpoint_directory).absolute().parent / OWN_DIRECTORY
     directory.mkdir(parents=True, exist_ok=True)
-    with (directory.parent / "pipeline.lock").open("w") as lock:
+    if not (directory / MARKER).exists() and any(directory.iterdir()):
+        raise SetupError(
+            f"{directory} was not made by livetables, or has lost its {MARKER}",
+            "move it away, remove it if nobody needs it, or set pipeline.checkpoint_directory to another place",
+        )
+    with (directory / MARKER).open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -130,6 +138,14 @@ def _own_directory(config: PipelineConfig) -> Iterator[Path | None]:
                 f"another pipeline runs on {config.checkpoint_directory}",
                 "stop it, or give this one its own pipeline.checkpoint_directory and server",
             ) from None
-        shutil.rmtree(directory)
-        directory.mkdir()
+        _clear(directory)
         yield directory
+
+
+def _clear(directory: Path) -> None:
+    """Remove all but the marker, and never what a link leads to."""
+    for left in directory.iterdir():
+        if left.is_dir() and not left.is_symlink():
+            shutil.rmtree(left)
+        elif left.name != MARKER:
+            left.unlink()

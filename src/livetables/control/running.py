@@ -19,11 +19,12 @@ from livetables.config import Config, server_ca
 from livetables.control.generation import Event, State, next_state
 from livetables.control.resolve import Wanted
 from livetables.pipeline.checkpoints import Checkpoints
-from livetables.pipeline.flight_sink import DeadLetters, FlightSink
+from livetables.pipeline.flight_sink import DeadLetters, FlightSink, StoredGeneration
 from livetables.pipeline.java_errors import JAVA_ERRORS, with_causes
 from livetables.pipeline.kafka_clients import Redaction, with_own_login
-from livetables.pipeline.lag import Offsets, committed_offsets, lag_of, records_read
+from livetables.pipeline.lag import Offsets, committed_offsets, has_every_record, lag_of, records_read
 from livetables.pipeline.modes import Mode, ModeChoice, batch_seconds
+from livetables.pipeline.plan import scopes_of
 from livetables.pipeline.query import Target, start_generation
 from livetables.pipeline.topics import Topic
 from livetables.spec import GenerationSpec
@@ -34,12 +35,13 @@ FIRST_DELAY_SECONDS = 1.0
 DELAY_SECONDS_MAX = 30.0
 SINK_PATIENCE_SECONDS = 60.0
 TRIES = 3  # without a batch in between, until a query counts as failed
-LAG_FOLLOWING = 500  # records that may be on their way; or so many as come in LAG_SECONDS_FOLLOWING
+LAG_FOLLOWING = 100  # records that may be on their way; or so many as come in LAG_SECONDS_FOLLOWING
 LAG_SECONDS_FOLLOWING = 0.5
+UNTOLD_SECONDS = 2.0  # near the end of its topics, until Spark is asked how far a build is
 STEADY_SECONDS = 5.0  # that a query in real time has to run, to count as working again
 CAUSE_CHARACTERS_MAX = 400
 NAME = re.compile(r"g(?P<number>[0-9]+)-(?P<fingerprint>[0-9a-f]{8})")
-REFUSAL = re.compile(r"(unknown_generation|refused|fenced|gap): (.*)", re.DOTALL)  # as FrameWriter says it
+REFUSAL = re.compile(r"(unknown_generation|refused|fenced): (.*)", re.DOTALL)  # as FrameWriter says it
 TOO_FEW_SLOTS = "CONCURRENT_SCHEDULER_INSUFFICIENT_SLOT"
 
 
@@ -95,7 +97,8 @@ class RunningGeneration:
         self.wanted = wanted
         self.spec = wanted.applied_to(ground.config.spec)
         self.state = state
-        self.since = self.started = datetime.now(UTC)  # it has this state, and it runs
+        self.started = datetime.now(UTC)
+        self.since = self._began = time.monotonic()  # it has this state, and it runs
         self.switched: datetime | None = None  # when it took over
         self.seen = dict(topics)  # as they were looked at last
         self.rows = 0  # in all of its tables, when they were counted last
@@ -112,7 +115,11 @@ class RunningGeneration:
         self._query_started = 0.0
         self._choice = ModeChoice()
         self._batch_seconds = 0
-        self._committed: Offsets = {}  # by topic and partition, at the end of the last batch that Spark has told of
+        self._committed: Offsets = {}  # by topic and partition: everything before was read, as far as it is known
+        self._stored_records = 0  # that the server has
+        self._stored: Mapping[str, Mapping[int, int]] | None = None  # how far they go, if it was asked since the start
+        self._has_brought = False  # whether they are more since its query was started
+        self._near_end_since: float | None = None
         self._batch_id: int | None = None  # of that batch
         self._reports: list[SourceReport] = []
         self._ends_before: tuple[float, int] | None = None
@@ -120,7 +127,12 @@ class RunningGeneration:
 
     def move(self, event: Event) -> None:
         self.state = next_state(self.state, event)
-        self.since = datetime.now(UTC)
+        self.since = time.monotonic()
+
+    @property
+    def age_seconds(self) -> float:
+        """Since it was started, or resumed."""
+        return time.monotonic() - self._began
 
     # Its query
 
@@ -160,14 +172,17 @@ class RunningGeneration:
                 batch_seconds=self._batch_seconds,
             )
             self._query_started = time.monotonic()
+            self._stored, self._has_brought = None, False
         except JAVA_ERRORS as error:
             self._wait(_first_line(str(error)))
 
     def is_working(self) -> bool:
-        """Whether its query runs, and has done something since its start: a batch, or all tasks of real time."""
+        """Whether its query runs, and has done something since its start: a batch, or in real time records or tasks."""
         if self._query is None or not self._query.isActive:
             return False
-        return self._query.lastProgress is not None or (self.mode == "real_time" and self._tasks_run())
+        if self.mode == "real_time" and (self._has_brought or self._tasks_run()):
+            return True
+        return self._query.lastProgress is not None
 
     def is_steady(self) -> bool:
         """Whether it works, and has done so long enough to forget earlier failures."""
@@ -208,6 +223,7 @@ class RunningGeneration:
     def follow(self, positions: Mapping[str, Mapping[int, int]]) -> None:
         """Take note of how far it is: `positions` are what the server has, by table and partition."""
         self._look_at_progress()
+        self._note(positions)
         self._reports = [
             SourceReport(
                 table.publish,
@@ -224,6 +240,36 @@ class RunningGeneration:
         ]
         self._measure_rate()
 
+    def _note(self, positions: Mapping[str, Mapping[int, int]]) -> None:
+        self._has_brought = self._has_brought or (self._stored is not None and positions != self._stored)
+        self._stored = positions
+
+    def count(self, stored: StoredGeneration) -> None:
+        """Take note of what the server has: in real time, Spark does not tell how far a build has come."""
+        self._note(stored.positions)
+        self.rows = sum(stored.rows.values())
+        self._stored_records = sum(stored.records.values())
+        if not self._is_counted:
+            return
+        complete: Offsets = {}
+        for table in self.spec.tables:
+            reached = stored.positions.get(table.name, {})
+            if not has_every_record(self._targets[table.topic], reached, stored.records.get(table.publish, 0)):
+                return
+            before = complete.get(table.topic, reached)
+            complete[table.topic] = {number: min(end, before.get(number, 0)) for number, end in reached.items()}
+        for topic, offsets in complete.items():
+            known = self._committed.get(topic, {})
+            self._committed[topic] = {**known, **{n: max(o, known.get(n, 0)) for n, o in offsets.items()}}
+
+    @property
+    def _is_counted(self) -> bool:
+        """Whether the records in its tables tell how far it is: all are read, and each goes to one writer only."""
+        return all(
+            table.start == "earliest" and len(scopes_of(table, self.spec)) <= 1 and table.topic in self._targets
+            for table in self.spec.tables
+        )
+
     @property
     def lag(self) -> int:
         """How many records its topics have that the server does not."""
@@ -232,16 +278,34 @@ class RunningGeneration:
     @property
     def is_following(self) -> bool:
         """Whether it keeps up with its topics in real time. In the first seconds of a JVM it does not."""
-        most = max(LAG_FOLLOWING, LAG_SECONDS_FOLLOWING * self._records_per_second)
-        return self.mode == "real_time" and self.is_working() and self.lag <= most
+        return self.mode == "real_time" and self.is_working() and self.lag <= self._lag_following
+
+    @property
+    def _lag_following(self) -> float:
+        return max(LAG_FOLLOWING, LAG_SECONDS_FOLLOWING * self._records_per_second)
 
     def choose_mode(self) -> Mode | None:
         """The mode that its query should change to, if it should."""
         before = self.mode
-        if self.state in ("building", "catching_up") and self.records_read < self.records_to_read:
-            return None  # what it has at its start is read in batches, of which Spark tells how far they have come
-        mode = self._choice.next(time.monotonic(), self.lag, self._records_per_second)
-        return mode if mode != before else None
+        if self.state in ("building", "catching_up") and not self.has_read_all:
+            if self.starts == 0 and self._is_counted:
+                self._choice.next(time.monotonic(), self.lag, self._records_per_second)
+            elif self._is_untold():
+                self._choice.leave_real_time()
+        else:
+            self._choice.next(time.monotonic(), self.lag, self._records_per_second)
+        return self.mode if self.mode != before else None
+
+    def _is_untold(self) -> bool:
+        """Whether a build in real time seems to be at the end of its topics, and its records do not tell it.
+
+        Offsets may be those of aborted transactions, or compacted away. At the end of a micro-batch Spark knows.
+        """
+        if self.mode == "micro_batch" or self.lag > self._lag_following:
+            self._near_end_since = None
+        elif self._near_end_since is None:
+            self._near_end_since = time.monotonic()
+        return self._near_end_since is not None and time.monotonic() - self._near_end_since >= UNTOLD_SECONDS
 
     def change_mode(self) -> None:
         """Go on in the mode that was chosen."""
@@ -301,9 +365,16 @@ class RunningGeneration:
 
     @property
     def records_read(self) -> int:
-        """How many of those it has read."""
+        """How many of those it has read, about."""
         self._look_at_progress()
-        return records_read(self._committed, self._targets)
+        stored = min(self._stored_records, self.records_to_read)
+        return max(stored, records_read(self._committed, self._targets))
+
+    @property
+    def has_read_all(self) -> bool:
+        """Whether everything that its topics had at its start is in its tables."""
+        self._look_at_progress()
+        return records_read(self._committed, self._targets) >= self.records_to_read
 
     def reports(self) -> list[SourceReport]:
         """How far behind its topics it is."""

@@ -102,7 +102,7 @@ class Supervision:
         for generation in self._running.all():
             known = stored.get(generation.name)
             if known:
-                generation.rows = sum(known.rows.values())
+                generation.count(known)
             is_lost = generation.has_query and (
                 known is None or (generation is self._running.live and not known.published)
             )

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from livetables.dead_letter import reason
@@ -16,11 +15,10 @@ from livetables.doctor.check import Facts, Finding, State
 from livetables.doctor.kafka import samples
 from livetables.errors import TopicError
 from livetables.pipeline.inspection import Sample
-from livetables.pipeline.parse import parse
+from livetables.pipeline.parse import parser
 from livetables.spec import Table
 
 SHOWN = 3
-RECORDS = pa.schema([("_id", pa.int64()), ("ts", pa.int64()), ("value", pa.binary())])
 # What was found in a record may be nobody's business: its kind is enough here, and the dead letter shows the rest.
 FOUND_VALUE = re.compile(r"\b(the (?:object|array|string|boolean|number)) .+?(?= does not fit|; \w+: |$)", re.DOTALL)
 
@@ -58,16 +56,15 @@ def records(facts: Facts) -> Sequence[Finding]:
 def judged(spark: SparkSession, table: Table, sample: Sample) -> Judged:
     """What the pipeline would make of the records."""
     values = [record.value for record in sample.records]
-    times = pa.array([0] * len(values), pa.int64())  # the rules do not look at it
-    given = pa.table([pa.array(range(len(values)), pa.int64()), times, pa.array(values, pa.binary())], schema=RECORDS)
-    parsed = parse(spark.createDataFrame(given), table).collect()
-    rows = [row for row in parsed if row["_dead"] is None]
+    parsed = list(map(parser(spark, table), values))
+    rows = [row for row in parsed if row]
+    dead = [value for value, row in zip(values, parsed, strict=True) if not row]
     return Judged(
         rows=len(rows),
-        reasons=Counter(FOUND_VALUE.sub(r"\1", reason(values[row["_id"]], table)) for row in parsed if row["_dead"]),
-        unknown=Counter(name for row in rows for name in row["_unknown"] or ()),
+        reasons=Counter(FOUND_VALUE.sub(r"\1", reason(value, table)) for value in dead),
+        unknown=Counter(name for row in rows for name in row.unknown),
         null_columns=tuple(
-            column.name for column in table.columns if all(row["fields"][column.name] is None for row in rows)
+            column.name for column in table.columns if all(row.fields[column.name] is None for row in rows)
         ),
     )
 

@@ -64,6 +64,7 @@ class StoredGeneration:
     rows: Mapping[str, int]  # by table
     sequence: int = NO_BATCH  # of its last commit
     positions: Positions = field(default_factory=dict)
+    records: Mapping[str, int] = field(default_factory=dict)  # rows and dead letters, by what readers call their table
 
 
 @dataclass(frozen=True)
@@ -189,6 +190,7 @@ class FlightSink:
                 each["rows"],
                 each["sequence"],
                 _positions(each["positions"]),
+                each["records"],
             )
             for each in self._act_patiently("generations", b"")
         )

@@ -26,6 +26,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from livetables.errors import PassingTopicError, TopicError
+from livetables.kafka_properties import READER_DEFAULTS
 from livetables.pipeline.java_errors import JAVA_ERRORS, class_names, java_causes
 from livetables.settings import REDACTED, Secret, guarded
 from livetables.spec import TOPIC_CURE, is_topic_name
@@ -270,7 +271,8 @@ class Clients:
     def __init__(self, driver: Driver, properties: Mapping[str, str]) -> None:
         assert driver._jvm is not None, "a session without a JVM of its own has no Kafka client"
         self._java = Java(driver._jvm)
-        self._properties = {n: str(v) for n, v in properties.items() if not NOT_FOR_CLIENTS.fullmatch(n)}
+        given = {n: str(v) for n, v in properties.items() if not NOT_FOR_CLIENTS.fullmatch(n)}
+        self._properties = {**READER_DEFAULTS, **given}
         self._redaction = Redaction(properties)
         self._making = threading.Lock()
         self._made: dict[str, Making] = {}
@@ -405,7 +407,7 @@ class Clients:
 
     def _ask_offset(self, admin: Any, places: Mapping[int, Any], offset: Any) -> dict[int, Any]:
         """Futures of an offset of each partition, the end as far as the reader's isolation lets it read."""
-        isolation = self._properties.get("isolation.level", "read_uncommitted").upper()
+        isolation = self._properties["isolation.level"].upper()
         level = self._java("org.apache.kafka.common.IsolationLevel").valueOf(isolation)
         wanted = self._java.mapped((place, offset) for place in places.values())
         asked = admin.listOffsets(wanted, self._java(f"{ADMIN}.ListOffsetsOptions")(level))

@@ -10,8 +10,8 @@ from typing import Literal
 
 Mode = Literal["micro_batch", "real_time"]
 
-LAG_SMALL = 20_000  # records that real time takes in a second or two
-LAG_LARGE = 200_000  # records that micro-batches take sooner
+LAG_SMALL = 150_000  # records that real time takes in a few seconds, sooner than two starts of a query
+LAG_LARGE = 300_000  # records that micro-batches take sooner
 LAG_SECONDS_SMALL, LAG_SECONDS_LARGE = 2.0, 10.0  # the same, where more come in such a time
 PATIENCE_SECONDS = 5.0  # with a large lag, until micro-batches take over
 REST_SECONDS, REST_SECONDS_MAX = 15.0, 300.0  # in micro-batches, when real time could not keep up
@@ -47,6 +47,10 @@ class ModeChoice:
             self._rest_until = now + min(REST_SECONDS_MAX, REST_SECONDS * 2**self._rests)
             self._rests += 1
         return self.mode
+
+    def leave_real_time(self) -> None:
+        """Read in micro-batches, after which Spark tells exactly how far it has come, until `next` is asked."""
+        self._enter("micro_batch")
 
     def _enter(self, mode: Mode) -> None:
         self.mode = mode

@@ -75,6 +75,7 @@ def plan_json(spec: GenerationSpec) -> str:
                     "name": table.name,
                     "publish": table.publish,
                     "columns": [{"name": column.name, "type": column.type} for column in table.columns],
+                    "scopes": [scopes(spec).index(scope) for scope in scopes_of(table, spec)],
                 }
                 for table in spec.tables
             ],

@@ -12,12 +12,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from livetables.pipeline.match import events
 from livetables.pipeline.modes import Mode
-from livetables.pipeline.parse import parse
 from livetables.pipeline.plan import plan_json
 from livetables.pipeline.source import read_topic
 from livetables.spec import GenerationSpec
 
-FRAME_MS = 10  # what comes in this time goes together: each frame costs the server some milliseconds
+FRAME_MS = 5  # what comes in this time goes together: each frame costs the server some milliseconds
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ def start_generation(
     again, and the server recognises what it has.
     """
     limit = max_records_per_batch if mode == "micro_batch" else None
-    parsed = {table.name: parse(read_topic(spark, table, kafka_properties, limit), table) for table in spec.tables}
+    read = [read_topic(spark, table, kafka_properties, limit) for table in spec.tables]
     jvm = spark._jvm
     assert jvm is not None
     where = {
@@ -70,7 +69,7 @@ def start_generation(
         "patience_seconds": target.patience_seconds,
     }
     writer = (
-        events(parsed, spec)
+        events(read, spec)
         .writeStream()
         .queryName(generation)
         .outputMode("update")

@@ -8,6 +8,7 @@ from datetime import datetime
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from livetables.kafka_properties import READER_DEFAULTS
 from livetables.spec import OFFSET_BITS, Start, Table
 
 # Kafka's defaults cost two extra round trips per 500 records. A client's own properties win.
@@ -26,7 +27,8 @@ def read_topic(
     spark: SparkSession, table: Table, kafka_properties: Mapping[str, str], max_records_per_batch: int | None
 ) -> DataFrame:
     """The records of a table's topic: `_id`, `ts` in milliseconds, and the `value` as bytes. The key is ignored."""
-    properties = {f"kafka.{name}": value for name, value in {**FETCH_PROPERTIES, **kafka_properties}.items()}
+    given = {**READER_DEFAULTS, **FETCH_PROPERTIES, **kafka_properties}
+    properties = {f"kafka.{name}": value for name, value in given.items()}
     reader = (
         spark.readStream.format("kafka")
         .options(**properties, **start_options(table.start))

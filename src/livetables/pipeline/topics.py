@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -24,7 +25,7 @@ from livetables.pipeline.kafka_clients import (
 )
 from livetables.wire import Receipt
 
-__all__ = ["ControlRecord", "ControlTopic", "KafkaTopics", "Topic", "TopicProblem", "was_replaced"]
+__all__ = ["ControlRecord", "ControlTopic", "KafkaTopics", "Topic", "TopicProblem", "in_order", "was_replaced"]
 
 LOOK_AGAIN_SECONDS = 0.05
 SECONDS_A_TOPIC = 0.05  # more for each, since a start may ask for all that a thousand messages name
@@ -46,6 +47,20 @@ def was_replaced(before: Topic, now: Topic) -> str | None:
         if now.ends.get(partition, 0) < end:
             return f"partition {partition} of topic {shown(now.name)} has lost records from its end"
     return None
+
+
+def in_order(records: Iterable[ControlRecord]) -> list[ControlRecord]:
+    """Control records in the order in which they count: within a partition by offset, whatever their timestamps.
+
+    Between partitions the timestamps decide, each taken to be at least that of the record before it in its partition.
+    """
+    latest: dict[int, datetime] = {}
+    placed: list[tuple[datetime, ControlRecord]] = []
+    for record in sorted(records, key=lambda each: (each.partition, each.offset)):
+        latest[record.partition] = max(record.timestamp, latest.get(record.partition, record.timestamp))
+        placed.append((latest[record.partition], record))
+    placed.sort(key=lambda each: each[0])  # stable: ties stay in the order of partition and offset
+    return [record for _, record in placed]
 
 
 class KafkaTopics(ClientsOwner):
@@ -113,7 +128,7 @@ class ControlTopic(ClientsOwner):
     def read(self, seconds_max: float) -> list[ControlRecord]:
         """The records since the last read, at first from the beginning: all that are there when it starts.
 
-        If there are none, the first to come; none when none comes in time. Ordered by timestamp, partition and offset.
+        If there are none, the first to come; none when none comes in time. They are `in_order`.
         """
         deadline = time.monotonic() + seconds_max
         with self._reading:
@@ -133,7 +148,7 @@ class ControlTopic(ClientsOwner):
             self._positions = positions
             # What was read beyond the ends seen before must not get lost unnoticed either.
             self._seen = replace(topic, ends={p: max(end, positions[p]) for p, end in topic.ends.items()})
-        return sorted(records, key=lambda record: (record.timestamp, record.partition, record.offset))
+        return in_order(records)
 
     def send(self, fields: Mapping[str, Any]) -> Receipt:
         """Publish a control message, and return when all replicas in sync have it.

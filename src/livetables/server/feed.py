@@ -9,14 +9,15 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
 from livetables.change import TableChanges, TableShape
 from livetables.errors import RequestError
+from livetables.server.ahead import FrameTimes
 from livetables.server.viewport import ARROW_TYPES, column_type
 from livetables.wire import DELETED
 
@@ -33,6 +34,7 @@ class News:
 
     changes: tuple[TableChanges, ...]
     sequence: int
+    times: FrameTimes | None = None  # of the newest record among the changes
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class _Held:
     sequence: int
     changes: dict[str, TableChanges]
     size: int
+    times: Mapping[str, FrameTimes] = field(default_factory=dict)
 
 
 class Feed:
@@ -72,8 +75,18 @@ class Feed:
             self._bytes = sum(held.size for held in self._held)
             self._wake(key for key in self._waiting if key[0] == generation)
 
-    def add(self, generation: str, sequence: int, given: Sequence[TableChanges], taken: Sequence[TableChanges]) -> None:
-        """A batch of a published generation is committed: what it brought, and what of it the tables took."""
+    def add(
+        self,
+        generation: str,
+        sequence: int,
+        given: Sequence[TableChanges],
+        taken: Sequence[TableChanges],
+        times: Mapping[str, FrameTimes] | None = None,
+    ) -> None:
+        """A batch of a published generation is committed: what it brought, and what of it the tables took.
+
+        `times` are those of the newest record, by table, where records have caused it.
+        """
         # All of it counts: what was taken may be a view of the one buffer that everything came in.
         distinct = {id(table): table for each in (*given, *taken) for table in (each.upserts, each.deletes)}
         size = sum(table.nbytes + table.num_columns * COLUMN_BYTES for table in distinct.values())
@@ -82,7 +95,7 @@ class Feed:
             self._newest[generation] = sequence
             if not changes:
                 return
-            self._held.append(_Held(generation, sequence, changes, size))
+            self._held.append(_Held(generation, sequence, changes, size, times or {}))
             self._bytes += size
             while self._bytes > BYTES_MAX:
                 oldest = self._held.popleft()
@@ -123,13 +136,15 @@ class Feed:
             if not self._complete_after.get((generation, table), start) <= after <= newest + 1:
                 return None
             changes: deque[TableChanges] = deque()
+            times: list[FrameTimes | None] = []
             for held in reversed(self._held):
                 if held.generation == generation:
                     if held.sequence <= after:
                         break
                     if table in held.changes:
                         changes.appendleft(held.changes[table])
-            return News(tuple(changes), max(newest, after))
+                        times.append(held.times.get(table))
+            return News(tuple(changes), max(newest, after), FrameTimes.newest(times))
 
     @contextmanager
     def _waiter(self, generation: str, table: str) -> Iterator[threading.Event]:

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 from urllib.parse import unquote
 from weakref import WeakSet
 
@@ -31,7 +31,7 @@ from pydantic_core import from_json
 
 from livetables.change import TableShape
 from livetables.errors import ErrorCode, LivetablesError, RequestError, SinkError
-from livetables.log import tell
+from livetables.log import Throttle, tell
 from livetables.server.control_door import ControlDoor
 from livetables.server.feed import changes_schema
 from livetables.server.frames import FrameError
@@ -77,6 +77,7 @@ ACTIONS = {
 }
 
 log = logging.getLogger(__name__)
+throttle = Throttle()
 
 Parsed = TypeVar("Parsed")
 
@@ -116,6 +117,8 @@ class ChangesTicket(_Value):
     after: int | None = Field(default=None, ge=NO_BATCH)
     snapshot: bool = True
     seconds_max: float = Field(default=CHANGES_WAIT_SECONDS_MAX, ge=0)
+    checksum: bool = False  # whether changes since a place are to have one
+    reason: Literal["checksum"] | None = None  # why the same is asked for again: it came with another checksum
 
     @model_validator(mode="after")
     def _has_a_whole_place(self) -> ChangesTicket:
@@ -350,6 +353,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
                 "last_batch_id": each.last_batch_id,
                 "sequence": each.sequence,
                 "positions": each.positions,
+                "records": each.records,
                 "published": each.published.isoformat() if each.published else None,
                 "begun": each.begun.isoformat(),
                 "rows": counted.get(each.name, {}),
@@ -429,6 +433,9 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
             return flight.GeneratorStream(stream.schema, counted(stream, self._sent(name)))
 
     def _changes(self, context: Any, request: ChangesTicket) -> Any:
+        if request.reason == "checksum":
+            self._metrics.checksum_mismatches.inc()
+            throttle.tell(log, "checksum_mismatch", logging.ERROR, table=request.changes[:100])
         if request.place is None and not request.snapshot:
             return flight.RecordBatchStream(self._store.no_changes(request.changes))
         if request.place is not None:
@@ -438,6 +445,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
                 request.place,
                 seconds_max,
                 lambda: context.is_cancelled() or self._stopping.is_set(),
+                has_checksum=request.checksum,
             )
             if self._stopping.is_set():
                 raise RequestError("unavailable", "the server is stopping", "connect again when it is back")
@@ -556,7 +564,7 @@ class _Streams:
 def peer_of(uri: str) -> Peer:
     """Who calls, of what gRPC says, like ipv4:127.0.0.1:40000 or ipv6:%5B::1%5D:40000."""
     address, _, port = unquote(uri).partition(":")[2].rpartition(":")
-    return Peer(address.strip("[]"), int(port)) if port.isdecimal() else Peer(uri)
+    return Peer(address.strip("[]") if port.isdecimal() else uri)
 
 
 @contextmanager
@@ -627,7 +635,7 @@ def _parsed_ticket(data: bytes) -> Ticket:
             "bad_frame",
             f"the ticket cannot be read: {_reason(error)}",
             'send JSON: {"table": …} with columns, sort, filters, quick, offset or size as needed; {"sql": …}; '
-            'or {"changes": …} with generation, after, snapshot or seconds_max as needed',
+            'or {"changes": …} with generation, after, snapshot, seconds_max or checksum as needed',
         ) from None
 
 

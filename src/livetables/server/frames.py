@@ -46,7 +46,7 @@ DEAD_SCHEMA = pa.schema(
     [("source", pa.string()), ("_id", pa.int64()), ("ts", pa.timestamp("us", "UTC")), ("raw", pa.binary())]
 )
 
-FrameErrorCode = Literal["fenced", "missing_parts", "unknown_generation", "refused"]
+FrameErrorCode = Literal["fenced", "missing_frames", "missing_parts", "unknown_generation", "refused"]
 
 # The marks of one writer: by source table and scope, the highest offset of each partition in order, -1 for none.
 WriterMarks = Mapping[tuple[str, str], tuple[int, ...]]
@@ -55,9 +55,10 @@ WriterMarks = Mapping[tuple[str, str], tuple[int, ...]]
 class FrameError(SinkError):
     """A frame or a call of the pipeline was refused. Its code is for programs."""
 
-    def __init__(self, code: FrameErrorCode, problem: str, cure: str) -> None:
+    def __init__(self, code: FrameErrorCode, problem: str, cure: str, stored: int | None = None) -> None:
         super().__init__(problem, cure)
         self.code = code
+        self.stored = stored  # of missing frames: the last one that is there
 
 
 @dataclass(frozen=True)
@@ -196,6 +197,7 @@ def _by_stream(
             raise _refused(f"the generation has no table {ascii(stream.table)[:80]}", "begin it with one")
         try:
             rows = stream.rows()
+            rows.validate(full=True)  # text that is not UTF-8 would only be noticed when it is stored
         except (pa.ArrowException, OSError) as error:
             raise _refused(f"{stream.kind} of {stream.table} cannot be read: {error}", "send Arrow IPC") from None
         if rows.num_rows:

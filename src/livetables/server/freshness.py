@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime
 from typing import Literal
 
 from livetables.wire import SourceReport
 
-DOWN_AFTER = timedelta(seconds=5)
-IDLE_AFTER = timedelta(seconds=30)
+DOWN_AFTER_SECONDS = 5.0
+IDLE_AFTER_SECONDS = 30.0
 CATCHING_UP_RECORDS = 10_000
 
 State = Literal["starting", "live", "idle", "catching_up", "failed", "pipeline_down"]
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A time as people read it, and as time that passes is measured: a clock that is set decides nothing."""
+
+    time: datetime
+    seconds: float  # by a monotonic clock
+
+    @classmethod
+    def now(cls) -> Moment:
+        return cls(datetime.now(UTC), time.monotonic())
+
+    def seconds_since(self, earlier: Moment) -> float:
+        return self.seconds - earlier.seconds
 
 
 @dataclass(frozen=True)
@@ -49,16 +65,16 @@ class Status:
 class Freshness:
     """Everything known of the pipeline; `heard`, `reported`, `only` and `arrived` give the next value."""
 
-    started: datetime  # of the server
-    pipeline_seen: datetime | None = None
+    started: Moment  # of the server
+    pipeline_seen: Moment | None = None
     reports: Mapping[str, Report] = field(default_factory=dict)  # by generation
-    arrivals: Mapping[str, datetime] = field(default_factory=dict)  # by table: when rows last came
+    arrivals: Mapping[str, Moment] = field(default_factory=dict)  # by table: when rows last came
 
-    def heard(self, now: datetime) -> Freshness:
+    def heard(self, now: Moment) -> Freshness:
         return replace(self, pipeline_seen=now)
 
     def reported(
-        self, now: datetime, generation: str, sources: Iterable[SourceReport], problem: str | None = None
+        self, now: Moment, generation: str, sources: Iterable[SourceReport], problem: str | None = None
     ) -> Freshness:
         return replace(self, pipeline_seen=now, reports={**self.reports, generation: Report(tuple(sources), problem)})
 
@@ -66,10 +82,10 @@ class Freshness:
         """Without the reports of any others."""
         return replace(self, reports={name: each for name, each in self.reports.items() if name in generations})
 
-    def arrived(self, now: datetime, tables: Iterable[str]) -> Freshness:
+    def arrived(self, now: Moment, tables: Iterable[str]) -> Freshness:
         return replace(self, arrivals={**self.arrivals, **dict.fromkeys(tables, now)})
 
-    def status(self, now: datetime, live: Sequence[str], newest: Mapping[str, datetime | None]) -> Status:
+    def status(self, now: Moment, live: Sequence[str], newest: Mapping[str, datetime | None]) -> Status:
         """The state of the generations that are live, given the latest event time of each table."""
         reports = [self.reports[generation] for generation in live if generation in self.reports]
         state, message = self._judged(now, bool(live), reports)
@@ -78,11 +94,12 @@ class Freshness:
             for report in reports
             for each in report.sources
         )
-        return Status(state, message, self.pipeline_seen, tuple(sources))
+        seen = self.pipeline_seen.time if self.pipeline_seen else None
+        return Status(state, message, seen, tuple(sources))
 
-    def _judged(self, now: datetime, is_live: bool, reports: Sequence[Report]) -> tuple[State, str]:
-        if self.pipeline_seen is None or now - self.pipeline_seen > DOWN_AFTER:
-            since = f"was last heard {_moment(self.pipeline_seen)}" if self.pipeline_seen else "has not been heard yet"
+    def _judged(self, now: Moment, is_live: bool, reports: Sequence[Report]) -> tuple[State, str]:
+        if self.pipeline_seen is None or now.seconds_since(self.pipeline_seen) > DOWN_AFTER_SECONDS:
+            since = f"was last heard {_told(self.pipeline_seen)}" if self.pipeline_seen else "has not been heard yet"
             return "pipeline_down", f"the pipeline {since}; what is shown is as it was then"
         if not is_live:
             return "starting", "the first generation is being built; its tables appear when it has caught up"
@@ -93,15 +110,18 @@ class Freshness:
         if behind:
             told = ", ".join(f"{source.lag_records:,} records of topic {source.topic}" for source in behind)
             return "catching_up", f"catching up: {told} are still to be read"
-        silent = [source for source in sources if now - self.arrivals.get(source.table, self.started) > IDLE_AFTER]
+        silent = [source for source in sources if self._seconds_silent(now, source.table) > IDLE_AFTER_SECONDS]
         if sources and len(silent) == len(sources):
             told = ", ".join(f"topic {source.topic} since {self._arrival(source.table)}" for source in silent)
             return "idle", f"no new records: {told}"
         return "live", "up to date"
 
+    def _seconds_silent(self, now: Moment, table: str) -> float:
+        return now.seconds_since(self.arrivals.get(table, self.started))
+
     def _arrival(self, table: str) -> str:
-        return _moment(self.arrivals[table]) if table in self.arrivals else "before the server started"
+        return _told(self.arrivals[table]) if table in self.arrivals else "before the server started"
 
 
-def _moment(time: datetime) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S UTC")
+def _told(moment: Moment) -> str:
+    return moment.time.strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -64,9 +64,10 @@ log = logging.getLogger(__name__)
 class Gate:
     """What every request passes: its origin, the key, the limit of its body. Every response leaves with its headers."""
 
-    def __init__(self, app: ASGIApp, services: Services) -> None:
+    def __init__(self, app: ASGIApp, services: Services, frames: ASGIApp) -> None:
         self._app = app
         self._services = services
+        self._frames = frames
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -87,7 +88,7 @@ class Gate:
             await send(message)
 
         try:
-            answer = self._refusal(scope) or self._app
+            answer = self._refusal(scope) or (self._frames if _path(scope) == FRAMES_PATH else self._app)
             await answer(scope, _limited(receive, _bytes_max(scope)), send_with_headers)
         except Exception:
             if is_started:  # the connection must break, or half an answer would look whole
@@ -118,8 +119,17 @@ class Gate:
         return None
 
 
-def _problem(status: int, code: str, problem: str, cure: str, headers: Mapping[str, str] | None = None) -> Response:
-    text = json.dumps({"code": code, "problem": problem, "cure": cure})  # all ASCII: what a client sent may be no text
+def _problem(
+    status: int,
+    code: str,
+    problem: str,
+    cure: str,
+    headers: Mapping[str, str] | None = None,
+    facts: Mapping[str, int] | None = None,
+) -> Response:
+    text = json.dumps(
+        {"code": code, "problem": problem, "cure": cure, **(facts or {})}
+    )  # all ASCII: what a client sent may be no text
     return Response(text, status, headers, JSON)
 
 
@@ -138,7 +148,8 @@ def _too_large(bytes_max: int) -> Response:
 
 async def frame_problem(_: Request, error: Exception) -> Response:
     assert isinstance(error, FrameError)
-    return _problem(409, error.code, error.problem, error.cure)
+    facts = {} if error.stored is None else {"stored": error.stored}
+    return _problem(409, error.code, error.problem, error.cure, facts=facts)
 
 
 async def request_problem(_: Request, error: Exception) -> Response:

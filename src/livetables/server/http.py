@@ -10,12 +10,14 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
 from contextlib import suppress
+from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
 from itertools import chain
 from typing import Annotated, Any
 
 import anyio.to_thread
+import duckdb
 import pyarrow as pa
 from anyio import CancelScope, CapacityLimiter
 from fastapi import APIRouter, Depends, FastAPI, Query, Request, Security
@@ -32,11 +34,10 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from livetables.errors import RequestError
+from livetables.errors import RequestError, StoreError
 from livetables.server.control_door import MAX_WAITING
 from livetables.server.frames import FrameError
 from livetables.server.gate import (
-    FRAMES_PATH,
     Gate,
     frame_problem,
     http_problem,
@@ -76,6 +77,7 @@ from livetables.server.rows import (
     csv_chunks,
     encoded_rows,
 )
+from livetables.server.running import first_line
 from livetables.server.services import Services
 from livetables.server.session import serve_session
 from livetables.server.store import SQL_AT_ONCE
@@ -146,14 +148,12 @@ def create_app(services: Services) -> FastAPI:
     app.state.control_slots = CapacityLimiter(MAX_WAITING + 1)  # one more than the door holds: it is to refuse
     app.include_router(open_routes)
     app.include_router(locked_routes)
-    # For the pipeline alone, which has its own description of a frame; nothing is validated on the way.
-    app.router.add_route(FRAMES_PATH, _frames, methods=["POST"], include_in_schema=False)
     app.router.add_websocket_route("/ws", _session)
     app.add_exception_handler(RequestError, request_problem)
     app.add_exception_handler(FrameError, frame_problem)
     app.add_exception_handler(RequestValidationError, validation_problem)
     app.add_exception_handler(HTTPException, http_problem)
-    app.add_middleware(Gate, services=services)
+    app.add_middleware(Gate, services=services, frames=_Frames(services))
     if services.origins:
         app.add_middleware(
             CORSMiddleware,
@@ -218,7 +218,14 @@ async def healthz() -> Health:
 
 
 @open_routes.get("/readyz", summary="Whether there is data to read", responses=_problems(500, 503))
-async def readyz(services: Shared) -> Readiness:
+def readyz(services: Shared) -> Readiness:
+    try:
+        services.store.check()
+    except (StoreError, duckdb.Error) as error:
+        problem = error.problem if isinstance(error, StoreError) else f"the store cannot be read: {first_line(error)}"
+        raise RequestError(
+            "unavailable", problem, "see the server's log; a store that failed ends the server"
+        ) from None
     live = services.store.live()
     if not live:
         raise RequestError(
@@ -327,6 +334,7 @@ def status(services: Shared) -> ServerStatus:
         viewports=_number(services.metrics.viewports),
         version=version("livetables"),
         started=services.started,
+        time=datetime.now(UTC),
         flight_port=services.flight_port,
     )
 
@@ -445,14 +453,32 @@ class _Page(StaticFiles):
         return response
 
 
-async def _frames(request: Request) -> Response:
-    """Take a part of a frame from the pipeline, see `livetables.wire.FramePart`."""
-    services: Services = request.app.state.services
-    chunks = [chunk async for chunk in request.stream() if chunk]
-    body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-    chunks.clear()
-    taken = await asyncio.wrap_future(services.intake.take(body))
-    return Response(to_json({"applied": taken.applied, "sequence": taken.sequence}), media_type=JSON)
+class _Frames:
+    """What takes the frames of the pipeline, see `livetables.wire.FramePart`.
+
+    It is asked hundreds of times a second: the layers that every other request passes would take longer than it.
+    """
+
+    def __init__(self, services: Services) -> None:
+        self._intake = services.intake
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        try:
+            if scope["method"] != "POST":
+                raise HTTPException(405)
+            chunks = [chunk async for chunk in request.stream() if chunk]
+            body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+            chunks.clear()
+            taken = await asyncio.wrap_future(self._intake.take(body))
+            answer = Response(to_json(taken), media_type=JSON)
+        except FrameError as error:
+            answer = await frame_problem(request, error)
+        except RequestError as error:
+            answer = await request_problem(request, error)
+        except HTTPException as error:
+            answer = await http_problem(request, error)
+        await answer(scope, receive, send)
 
 
 async def _session(websocket: WebSocket) -> None:

@@ -22,14 +22,14 @@ throttles: defaultdict[str, Throttle] = defaultdict(Throttle)  # by door: a floo
 
 
 class TooManyLoginsError(RequestError):
-    """An address has presented too many wrong keys: none is looked at for a while."""
+    """An address has presented one more wrong key after too many: it is to wait for a while."""
 
     def __init__(self, wait_seconds: float) -> None:
         self.wait_seconds = max(1, math.ceil(wait_seconds))
         super().__init__(
             "busy",
             "too many different wrong keys came from this address",
-            f"try again in {self.wait_seconds} s, with the server's key",
+            f"send the server's key, or try again in {self.wait_seconds} s",
         )
 
 
@@ -61,12 +61,12 @@ class Key:
         """Return if the peer may come in; a RequestError tells why not. To present none is not to guess."""
         if not presented:
             raise RequestError("unauthorized", "the key is missing", "send the server's key")
-        is_right = self.fits(presented)
-        wait_seconds = self._logins.attempt(peer, presented, is_right=is_right)
+        if self.fits(presented):
+            return
+        wait_seconds = self._logins.failed(peer, presented)
         if wait_seconds is not None:
             raise TooManyLoginsError(wait_seconds)
-        if not is_right:
-            raise RequestError("unauthorized", "the key is wrong", "send the key that the server has now")
+        raise RequestError("unauthorized", "the key is wrong", "send the key that the server has now")
 
 
 def let_in(key: Key, metrics: Metrics, door: str, peer: Peer, presented: str | None) -> None:
@@ -80,9 +80,9 @@ def let_in(key: Key, metrics: Metrics, door: str, peer: Peer, presented: str | N
 
 
 def peer_of(scope: Scope) -> Peer:
-    """Who sent a request, or opened a WebSocket; behind a proxy on this machine, whom the proxy names."""
-    address, port = scope.get("client") or ("", 0)
-    return Peer(address, port or None)
+    """Who sent a request, or opened a WebSocket; behind a proxy of `server.proxies`, whom the proxy names."""
+    address, _ = scope.get("client") or ("", 0)
+    return Peer(address)
 
 
 def bearer(authorization: str | None) -> str | None:

@@ -1,7 +1,7 @@
-"""Who may try a key: an address that has presented too many different wrong ones has to wait. Pure but for the clock.
+"""Who may try keys: an address that has presented too many different wrong ones has to wait. Pure but for the clock.
 
-The same wrong key again is no further guess: a forgotten page with an old key locks nobody out. What has logged in goes
-on, whatever others at its address do, for as long as its connection lasts and brings no wrong key.
+The same wrong key again is no further guess. The right key is never refused: any page in a person's browser can present
+wrong ones from the person's own address, and must not lock the person out.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from typing import TypeVar
 WINDOW_SECONDS = 60.0
 WRONG_KEYS_MAX = 20  # different ones from one address within the window
 ADDRESSES_MAX = 10_000  # remembered at a time; those that were heard of least lately are forgotten first
-CONNECTIONS_MAX = 10_000
 HASH_BYTES = 16
 IPV6_PREFIX = 64  # what one subscriber has at least, to choose addresses from
 
@@ -28,10 +27,9 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class Peer:
-    """The other end of a connection. Without a port it is known by its address only, as behind a proxy."""
+    """The other end of a connection."""
 
     address: str
-    port: int | None = None
 
     @property
     def network(self) -> str:
@@ -55,20 +53,15 @@ class Logins:
         self._salt = secrets.token_bytes(HASH_BYTES)
         self._lock = threading.Lock()
         self._wrong: OrderedDict[str, OrderedDict[bytes, float]] = OrderedDict()  # when each was last seen, by address
-        self._let_in: OrderedDict[Peer, None] = OrderedDict()
 
-    def attempt(self, peer: Peer, token: str, *, is_right: bool) -> float | None:
-        """Take note of a login. If it is not to count, right or wrong: how long the peer has to wait."""
+    def failed(self, peer: Peer, token: str) -> float | None:
+        """Count a login with a wrong key. If there were too many before: how long the peer has to wait."""
         with self._lock:
             wrong = self._recent(peer.network)
-            if len(wrong) >= WRONG_KEYS_MAX and peer not in self._let_in:
+            if len(wrong) >= WRONG_KEYS_MAX:
                 return next(iter(wrong.values())) + WINDOW_SECONDS - self._clock()
-            if is_right and peer.port is not None:
-                _remember(self._let_in, peer, None, CONNECTIONS_MAX)
-            elif not is_right:
-                self._let_in.pop(peer, None)
-                _remember(wrong, self._digest(token), self._clock(), WRONG_KEYS_MAX)
-                _remember(self._wrong, peer.network, wrong, ADDRESSES_MAX)
+            _remember(wrong, self._digest(token), self._clock(), WRONG_KEYS_MAX)
+            _remember(self._wrong, peer.network, wrong, ADDRESSES_MAX)
             return None
 
     def _digest(self, token: str) -> bytes:

@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import duckdb
-import numpy as np
 import pyarrow as pa
 
 from livetables.change import TableChanges, TableShape
 from livetables.errors import SinkError
 from livetables.server.frames import TableNews
+from livetables.server.row import Row, numbered, table_of
 from livetables.server.viewport import ROW, SQL_TYPES, column_type, quoted
 
 FEW = 256  # rows of a view to look for one by one
+
+
+@dataclass(frozen=True)
+class StoredChanges:
+    """What a transaction does to a table: rows to delete first, and rows to insert, with their numbers."""
+
+    inserts: pa.Table | None
+    deletes: Sequence[Row]
+    gone: Sequence[Row]  # those of the deleted rows that do not come back
+
+    def as_changes(self, shape: TableShape) -> TableChanges:
+        """As those who follow the table are sent it."""
+        upserts = shape.schema.empty_table() if self.inserts is None else self.inserts.drop_columns(ROW)
+        keys = table_of(self.gone, shape.schema).select(shape.key).cast(shape.key_schema)
+        return TableChanges(shape.name, upserts, keys)
 
 
 def check_shape(shape: TableShape) -> None:
@@ -171,7 +186,7 @@ def bring(
             name = given.give(generation, shape, "newer", news.newer)
             taken.append(_update_many(writer, name, target, shape, news.newer, is_followed))
     if news.perhaps is not None:
-        name = given.give(generation, shape, "perhaps", _numbered(news.perhaps, next_row))
+        name = given.give(generation, shape, "perhaps", numbered(news.perhaps, next_row))
         next_row += news.perhaps.num_rows
         insert = (
             f"INSERT INTO {target} SELECT {ROW}, {columns} FROM {name} s "  # noqa: S608
@@ -179,13 +194,28 @@ def bring(
         )
         taken.append(writer.sql(f"{insert} RETURNING {columns}").to_arrow_table())
     if news.new is not None:
-        inserts.append(_numbered(news.new, next_row))
+        inserts.append(numbered(news.new, next_row))
         taken.append(news.new)
     if rows := [each for each in inserts if each.num_rows]:
         name = given.give(generation, shape, "new", rows[0] if len(rows) == 1 else pa.concat_tables(rows))
         writer.execute(f"INSERT INTO {target} SELECT {ROW}, {columns} FROM {name}")  # noqa: S608
     upserts = taken[0] if len(taken) == 1 else pa.concat_tables([shape.schema.empty_table(), *taken])
     return TableChanges(shape.name, upserts, gone)
+
+
+def store(
+    writer: duckdb.DuckDBPyConnection, given: Given, generation: str, shape: TableShape, changes: StoredChanges
+) -> None:
+    """Delete and insert rows whose numbers are known. All rows with a deleted row's id go: there are no others."""
+    target = relation(generation, shape)
+    if changes.deletes:
+        place = shape.schema.names.index(shape.key[0])
+        ids = ", ".join(str(row.values[place]) for row in changes.deletes)
+        writer.execute(f"DELETE FROM {target} WHERE {quoted(shape.key[0])} IN ({ids})")  # noqa: S608
+    if changes.inserts is not None:
+        columns = ", ".join(quoted(name) for name in (ROW, *shape.schema.names))
+        name = given.give(generation, shape, "new", changes.inserts)
+        writer.execute(f"INSERT INTO {target} SELECT {columns} FROM {name}")  # noqa: S608
 
 
 # Few rows are found by the index, which DuckDB uses only for `column IN (…)` and nothing else beside it. They are
@@ -264,10 +294,6 @@ def _changed(writer: duckdb.DuckDBPyConnection, statement: str) -> int:
     """How many rows a statement changed."""
     ((count,),) = writer.execute(statement).fetchall()
     return int(count)
-
-
-def _numbered(rows: pa.Table, next_row: int) -> pa.Table:
-    return rows.add_column(0, ROW, pa.array(np.arange(next_row, next_row + rows.num_rows, dtype=np.int64)))
 
 
 def _given_schemas(shape: TableShape) -> dict[str, pa.Schema]:

@@ -117,6 +117,7 @@ class ServerStatus(BaseModel):
     viewports: int
     version: str
     started: Time
+    time: Time = Field(description="the server's clock when it answered")
     flight_port: int = Field(description="where Arrow Flight is served, for Python clients")
 
 

@@ -32,7 +32,8 @@ from prometheus_client.registry import Collector
 from livetables.change import Batch, TableChanges
 from livetables.errors import RequestError
 from livetables.server.freshness import State, Status
-from livetables.server.store import Commit, Generation
+from livetables.server.generation import Generation
+from livetables.server.store import Commit
 from livetables.spec import CONTROL_TABLES, DEAD_LETTERS
 from livetables.wire import PipelineReport, SourceReport
 
@@ -86,6 +87,12 @@ class Metrics:
             LATENCY_SECONDS,
         )
         registry.register(self.arrival)
+        self.spark = TableHistogram(
+            "livetables_spark_seconds",
+            "From a record's Kafka timestamp until it has left Spark; of records of published generations",
+            LATENCY_SECONDS,
+        )
+        registry.register(self.spark)
         self.lag = Histogram(
             "livetables_lag_sampled_records",
             "Records still to be read, each time that the pipeline told",
@@ -96,7 +103,17 @@ class Metrics:
         self.clients = Gauge("livetables_clients", "WebSocket clients that have logged in", registry=registry)
         self.subscriptions = Gauge("livetables_subscriptions", "Subscriptions of all clients", registry=registry)
         self.viewports = Gauge("livetables_viewports", "Distinct viewports", registry=registry)
-        self.evaluations = Counter("livetables_viewport_evaluations", "Viewports evaluated", registry=registry)
+        self.evaluations = Counter(
+            "livetables_viewport_evaluations", "How often the store was asked for a viewport", registry=registry
+        )
+        self.advances = Counter(
+            "livetables_viewport_advances", "How often a frame has changed a viewport in memory", registry=registry
+        )
+        self.checksum_mismatches = Counter(
+            "livetables_checksum_mismatches",
+            "Windows whose checksum a client found to be another than its own; there should be none",
+            registry=registry,
+        )
         self.evaluation_seconds = Histogram(
             "livetables_viewport_seconds", "Time to evaluate a viewport", buckets=SECONDS, registry=registry
         )
@@ -109,10 +126,19 @@ class Metrics:
             "States that a slow client never saw, newer ones being there",
             registry=registry,
         )
+        self.relays = Gauge("livetables_relays", "Relays that serve clients", registry=registry)
+        self.relay_restarts = Counter(
+            "livetables_relay_restarts", "Relays started again after they had died", registry=registry
+        )
+        self.relay_subscriptions = Gauge(
+            "livetables_relay_subscriptions",
+            "Viewports that relays look at, each once for all of a relay's clients",
+            registry=registry,
+        )
         self.logins_failed = Counter("livetables_logins_failed", "Wrong keys, by door", ["door"], registry=registry)
         self.logins_refused = Counter(
             "livetables_logins_refused",
-            "Keys not looked at, after too many wrong ones from their address, by door",
+            "Further wrong keys, after too many from their address, by door",
             ["door"],
             registry=registry,
         )
@@ -131,18 +157,21 @@ class Metrics:
         self.batches.inc()
         self._changed(batch.changes, batch.records, is_published=is_published)
 
-    def applied(self, commits: Iterable[Commit], *, frames: int, arrived: datetime, seconds: float) -> None:
-        """Frames were applied just now, together: the last of them had arrived then, and it took so long."""
-        self.frames_received.inc(frames)
-        for _ in range(frames):
-            self.frame_seconds.observe(seconds)
-        for commit in commits:
-            self._changed(commit.taken, commit.records, is_published=commit.is_published)
-            for changes in commit.taken if commit.is_published else ():
-                if "ts" in changes.upserts.column_names:
-                    self.arrival.observe(changes.table, latencies_seconds(changes.upserts, arrived))
+    def applied(self, commit: Commit, *, sent_ms: int, arrived: datetime, seconds: float) -> None:
+        """A frame was applied just now: when it had left Spark and arrived, and how long it took."""
+        self.frames_received.inc()
+        self.frame_seconds.observe(seconds)
+        phases = ((self.spark, sent_ms / 1000), (self.arrival, arrived.timestamp()))
+        self._changed(commit.taken, commit.records, is_published=commit.is_published, phases=phases)
 
-    def _changed(self, changed: Iterable[TableChanges], records: Mapping[str, int], *, is_published: bool) -> None:
+    def _changed(
+        self,
+        changed: Iterable[TableChanges],
+        records: Mapping[str, int],
+        *,
+        is_published: bool,
+        phases: Sequence[tuple[TableHistogram, float]] = (),  # and when each ended, in seconds since 1970
+    ) -> None:
         now = datetime.now(UTC)
         for table, count in records.items():
             self.records.labels(table).inc(count)
@@ -154,12 +183,32 @@ class Metrics:
                 for counted in pc.value_counts(changes.upserts["source"]).to_pylist():
                     self.dead_letters.labels(counted["values"]).inc(counted["counts"])
             if is_published and changes.table not in CONTROL_TABLES:
-                self.latency.observe(changes.table, latencies_seconds(changes.upserts, now))
+                ages = latencies_seconds(changes.upserts, now)
+                self.latency.observe(changes.table, ages)
+                if "ts" in changes.upserts.column_names:
+                    for phase, ended in phases:
+                        phase.observe(changes.table, np.maximum(ages - (now.timestamp() - ended), 0.0))
 
     def reported(self, sources: Sequence[SourceReport]) -> None:
         """The pipeline has reported how far behind it is."""
         for source in sources:
             self.lag.labels(source.table).observe(source.lag_records)
+
+    def values(self) -> dict[tuple[str, tuple[str, ...]], float]:
+        """The counters and gauges that are not 0, by their names here and their labels."""
+        return {
+            (name, tuple(sample.labels.values())): sample.value
+            for name, metric in vars(self).items()
+            if isinstance(metric, Counter | Gauge)
+            for family in metric.collect()
+            for sample in family.samples
+            if sample.value
+        }
+
+    def add(self, name: str, labels: Sequence[str], added: float) -> None:
+        """Add to a counter or gauge what `values` of another process has more."""
+        metric: Counter | Gauge = getattr(self, name)
+        (metric.labels(*labels) if labels else metric).inc(added)
 
     def exposition(self, now: Now) -> bytes:
         """All of it in Prometheus' text format."""

@@ -7,6 +7,7 @@ begins with `sub` and `revision`, which are the client's own: the rest is made o
 from __future__ import annotations
 
 import struct
+import time
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any, Literal
@@ -66,6 +67,7 @@ class Subscribe(_Frame):
     view: ViewOptions = ViewOptions()
     revision: Number = 0
     format: Format = "json"
+    checksum: bool = False  # whether each data frame is to have one
 
 
 class Change(_Frame):
@@ -97,10 +99,11 @@ class Unsubscribe(_Frame):
 
 
 class Resync(_Frame):
-    """Send the whole window again: the client lost its thread."""
+    """Send the whole window again: the client missed a frame, or its window is another than the server's."""
 
     type: Literal["resync"]
     sub: Number
+    reason: Literal["gap", "checksum"] = "gap"
 
 
 class Heartbeat(_Frame):
@@ -136,13 +139,14 @@ def about(sub: int, revision: int, rest: str) -> str:
     return f'{{"sub":{sub},"revision":{revision},{rest}'
 
 
-def hello(version: str, tables: Sequence[str]) -> str:
+def hello(version: str, tables: Sequence[str], now: datetime) -> str:
     """The answer to a hello with the right key."""
     return _text(
         {
             "type": "hello",
             "protocol": PROTOCOL,
             "server": version,
+            "time": _time(now),
             "tables": sorted(tables),
             "heartbeat_seconds": HEARTBEAT_SECONDS,
             "idle_seconds": IDLE_SECONDS,
@@ -192,6 +196,25 @@ def error(problem: LivetablesError, sub: int | None = None) -> str:
     return _text({**about_sub, "type": "error", "code": code, "problem": problem.problem, "cure": problem.cure})
 
 
+class Receipt(BaseModel):
+    """When the newest record of a data frame was in Kafka, left Spark, and was applied: ms since 1970."""
+
+    model_config = ConfigDict(frozen=True)
+
+    kafka: float
+    spark: float
+    applied: float
+
+    def sent(self) -> dict[str, float]:
+        """With the time now, at which the frame is made."""
+        return {
+            "kafka": self.kafka,
+            "spark": self.spark,
+            "applied": round(self.applied, 2),
+            "sent": round(time.time() * 1000, 2),
+        }
+
+
 class Heading(BaseModel):
     """What every data frame says."""
 
@@ -201,6 +224,8 @@ class Heading(BaseModel):
     generation: str
     sequence: int
     newest: datetime | None  # the latest event time in the table
+    receipt: Receipt | None = None  # if records have caused the frame
+    hint: str | None = None  # what people are told while the view is limited
 
     def fields(self, kind: str) -> dict[str, Any]:
         return {
@@ -210,6 +235,10 @@ class Heading(BaseModel):
             "sequence": self.sequence,
             "newest": _time(self.newest),
         }
+
+    def data_fields(self, kind: str) -> dict[str, Any]:
+        hint = {} if self.hint is None else {"hint": self.hint}
+        return {**self.fields(kind), "receipt": self.receipt and self.receipt.sent(), **hint}
 
 
 def schema(heading: Heading, columns: Sequence[tuple[str, str]]) -> str:
@@ -226,14 +255,14 @@ def rebound(heading: Heading, before: str) -> str:
 
 def snapshot(heading: Heading, offset: int, total: int, ids: Sequence[int], rows: Sequence[Sequence[Any]]) -> str:
     """A whole window."""
-    return _rest({**heading.fields("snapshot"), "offset": offset, "total": total, "ids": ids, "rows": rows})
+    return _rest({**heading.data_fields("snapshot"), "offset": offset, "total": total, "ids": ids, "rows": rows})
 
 
 def patch(heading: Heading, total: int, change: Patch) -> str:
     """The change from the window of the sequence before to this one's."""
     return _rest(
         {
-            **heading.fields("patch"),
+            **heading.data_fields("patch"),
             "total": total,
             "removed": change.removed,
             "inserted": change.inserted,
@@ -242,11 +271,24 @@ def patch(heading: Heading, total: int, change: Patch) -> str:
     )
 
 
+def with_checksum(rest: str, checksum: str) -> str:
+    """A data frame with the checksum of the window after it."""
+    return f'{rest[:-1]},"checksum":"{checksum}"}}'
+
+
 def arrow_snapshot(
-    sub: int, revision: int, heading: Heading, offset: int, total: int, ids: Sequence[int], rows: pa.Table
+    sub: int,
+    revision: int,
+    heading: Heading,
+    offset: int,
+    total: int,
+    ids: Sequence[int],
+    rows: pa.Table,
+    checksum: str | None = None,
 ) -> bytes:
     """A whole window with its rows in Arrow: header's length, header in JSON, IPC stream with `_row` first."""
-    header = to_json({"sub": sub, "revision": revision, **heading.fields("snapshot"), "offset": offset, "total": total})
+    fields = {**heading.data_fields("snapshot"), "offset": offset, "total": total}
+    header = to_json({"sub": sub, "revision": revision, **fields, **({"checksum": checksum} if checksum else {})})
     table = rows.add_column(0, ROW, pa.array(ids, pa.int64()))
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
@@ -263,5 +305,5 @@ def _rest(fields: dict[str, Any]) -> str:
     return to_json(fields).decode()[1:]
 
 
-def _time(time: datetime | None) -> str | None:
-    return None if time is None else encoded_time(time)
+def _time(moment: datetime | None) -> str | None:
+    return None if moment is None else encoded_time(moment)

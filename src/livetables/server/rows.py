@@ -21,6 +21,7 @@ from livetables.errors import RequestError
 
 MAX_EXACT_INTEGER = 2**53 - 1
 MAX_EXACT_DIGITS = 15
+FORMULA = r"\A([=+\-@\t\r])"  # how text begins that a spreadsheet evaluates
 
 MediaType = Literal["application/json", "text/csv", "application/vnd.apache.arrow.stream"]
 JSON, CSV, ARROW = MEDIA_TYPES = get_args(MediaType)
@@ -41,7 +42,10 @@ def encoded_time(time: datetime) -> str:
 
 
 def csv_chunks(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
-    """RFC 4180 text: a header row, then the rows. A null is empty; empty text is a pair of quotes."""
+    """RFC 4180 text: a header row, then the rows. A null is empty; empty text is a pair of quotes.
+
+    Text that a spreadsheet would take for a formula has a ' before it.
+    """
     header, rows = _csv_options(include_header=True), _csv_options(include_header=False)
     yield _csv(schema.empty_table(), header)
     for batch in batches:
@@ -113,17 +117,17 @@ def _encoded_column(name: str, column: pa.ChunkedArray) -> list[Any]:
         values = _with_nulls(column)
         bounds = pc.min_max(column).as_py()
         is_exact = bounds["min"] is None or (bounds["min"] >= -MAX_EXACT_INTEGER and bounds["max"] <= MAX_EXACT_INTEGER)
-        return values if is_exact else [_encoded(value) for value in values]
+        return values if is_exact else [encoded_value(value) for value in values]
     if pa.types.is_floating(kind):
         values = _with_nulls(column)
         is_finite = pc.all(pc.is_finite(column)).as_py() is not False
-        return values if is_finite else [_encoded(value) for value in values]
+        return values if is_finite else [encoded_value(value) for value in values]
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return _listed(column)
     if pa.types.is_boolean(kind):
         return _with_nulls(column)
     try:
-        return [_encoded(value) for value in column.to_pylist()]
+        return [encoded_value(value) for value in column.to_pylist()]
     except (ValueError, OverflowError):
         raise RequestError(
             "bad_sql", f"column {name!a} has values that JSON cannot carry", "cast it to VARCHAR, or ask for Arrow"
@@ -158,7 +162,7 @@ def _iso_8601(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.binary_join_element_wise(pc.replace_substring(text, " ", "T", max_replacements=1), "Z", "")
 
 
-def _encoded(value: Any) -> Any:
+def encoded_value(value: Any) -> Any:
     """One value of any type that SQL has."""
     match value:
         case None | bool() | str():
@@ -172,7 +176,7 @@ def _encoded(value: Any) -> Any:
         case float():
             return value
         case Decimal() if value == value.to_integral_value():
-            return _encoded(int(value))
+            return encoded_value(int(value))
         case Decimal():
             return float(value) if len(value.as_tuple().digits) <= MAX_EXACT_DIGITS else str(value)
         case datetime():
@@ -182,9 +186,9 @@ def _encoded(value: Any) -> Any:
         case bytes():
             return value.hex()
         case dict():
-            return {str(key): _encoded(each) for key, each in value.items()}
+            return {str(key): encoded_value(each) for key, each in value.items()}
         case list() | tuple():
-            return [_encoded(each) for each in value]
+            return [encoded_value(each) for each in value]
         case _:
             return str(value)
 
@@ -197,6 +201,9 @@ def _csv(rows: pa.Table, options: pyarrow.csv.WriteOptions) -> bytes:
     for position, field in enumerate(rows.schema):
         if pa.types.is_timestamp(field.type):
             rows = rows.set_column(position, field.name, _iso_8601(rows.column(position)))
+        elif pa.types.is_string(field.type) or pa.types.is_large_string(field.type):
+            harmless = pc.replace_substring_regex(rows.column(position), FORMULA, r"'\1")
+            rows = rows.set_column(position, field.name, harmless)
     sink = BytesIO()
     pyarrow.csv.write_csv(rows, sink, options)
     return sink.getvalue()

@@ -5,35 +5,39 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import resource
 import signal
 import socket
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
+import duckdb
 import uvicorn
 
 import livetables
 from livetables.config import ServerConfig
-from livetables.errors import LivetablesError, SetupError
+from livetables.errors import LivetablesError, RequestError, SetupError, StoreError
 from livetables.log import tell
+from livetables.server.asgi import uvicorn_config
 from livetables.server.control_door import ControlDoor
 from livetables.server.flight import FlightDoor
+from livetables.server.handover import handing_protocol
 from livetables.server.http import create_app
 from livetables.server.hub import Hub
 from livetables.server.key import Key
 from livetables.server.metrics import Metrics
 from livetables.server.origins import normalised
-from livetables.server.protocol import MAX_FRAME_BYTES
+from livetables.server.relays import Relays
 from livetables.server.services import Pulse, Services
 from livetables.server.store import Store
-from livetables.server.websocket import WebSocketProtocol
 from livetables.tls import ServerCertificate
 
 WEB = Path(livetables.__file__).parent / "web"  # the page, built by `make`
 BACKLOG = 2048  # a thousand browsers come back at once when a server restarts
-GOODBYE_SECONDS = 3
+SWITCH_SECONDS = 0.001  # after which a thread lets another run; Python's own 5 ms are as long as a frame may take
 LOOK_SECONDS = 1.0
 
 log = logging.getLogger(__name__)
@@ -56,7 +60,10 @@ async def serve(config: ServerConfig, keys: KeySource, ready: Callable[[Addresse
 
     The keys are looked at again every second: those that open the doors are the ones that `keys` gives now.
     """
-    key, certificate = Key(*keys()), _certificate(config)
+    _raise_file_limit()
+    sys.setswitchinterval(SWITCH_SECONDS)
+    tokens = keys()
+    key, certificate = Key(*tokens), _certificate(config)
     web_socket = _listening(config.host, config.port, "port")
     path = None if config.store == ":memory:" else Path(config.store)
     with (
@@ -80,14 +87,19 @@ async def serve(config: ServerConfig, keys: KeySource, ready: Callable[[Addresse
             web_directory=WEB,
         )
         services.hub.start()
+        relays = Relays(config.relays, services, tokens, config.proxies)
         watches = [
             asyncio.create_task(services.sessions.watch(services)),
-            asyncio.create_task(_follow_keys(keys, services)),
+            asyncio.create_task(_follow_keys(keys, services, relays)),
         ]
-        server = _WebServer(_uvicorn_config(services, certificate))
+        failing = asyncio.create_task(_store_failure(store))
+        app, handing = create_app(services), handing_protocol(relays.hand_over)
+        server = _WebServer(uvicorn_config(app, handing, certificate, config.proxies))
+        failing.add_done_callback(lambda _: server.leave())
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, server.leave)
         try:
+            await relays.start()
             serving = asyncio.create_task(server.serve(sockets=[web_socket]))
             while not server.started and not serving.done():
                 await asyncio.sleep(0.01)
@@ -98,9 +110,12 @@ async def serve(config: ServerConfig, keys: KeySource, ready: Callable[[Addresse
                 tell(log, "serving", http=addresses.http, flight=addresses.flight, version=version("livetables"))
                 ready(addresses)
             await serving
+            if failing.done():
+                raise failing.result()
         finally:
-            for watch in watches:
+            for watch in (*watches, failing):
                 watch.cancel()
+            await relays.stop()
             await asyncio.to_thread(door.shutdown)
             await asyncio.to_thread(services.intake.close)
             await services.hub.stop()
@@ -118,7 +133,7 @@ class _WebServer(uvicorn.Server):
         self.should_exit = True
 
 
-async def _follow_keys(keys: KeySource, services: Services) -> None:
+async def _follow_keys(keys: KeySource, services: Services, relays: Relays) -> None:
     """Let the keys be those that are configured now. While they cannot be read, those before stay. Runs forever."""
     told = ""
     while True:
@@ -134,6 +149,27 @@ async def _follow_keys(keys: KeySource, services: Services) -> None:
         if services.key.change(tokens):
             log.info("the keys were changed: there are %d now", len(tokens))
             services.sessions.send_away_strangers(services.key)
+            relays.change_keys(tokens)
+
+
+def _raise_file_limit() -> None:
+    """Let this process, and those that it starts, have as many connections open as the system allows."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):  # some systems call more allowed than they allow
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+async def _store_failure(store: Store) -> StoreError:
+    """Wait until the store has failed. Nothing but another start of the server helps then: whoever runs it is to."""
+    while True:
+        await asyncio.sleep(LOOK_SECONDS)
+        try:
+            await asyncio.to_thread(store.check)
+        except StoreError as error:
+            tell(log, "store_failed", logging.ERROR, problem=error.problem)
+            return error
+        except (duckdb.Error, RequestError) as error:  # out of memory, or just about to stop
+            log.debug("the store cannot be read now: %s", error)
 
 
 def _certificate(config: ServerConfig) -> ServerCertificate | None:
@@ -143,24 +179,6 @@ def _certificate(config: ServerConfig) -> ServerCertificate | None:
     if flaw := certificate.flaw():
         log.warning("clients will not take the certificate %s: %s; renew it", certificate.certificate, flaw)
     return certificate
-
-
-def _uvicorn_config(services: Services, certificate: ServerCertificate | None) -> uvicorn.Config:
-    return uvicorn.Config(
-        create_app(services),
-        ws=WebSocketProtocol,
-        ws_max_size=MAX_FRAME_BYTES,
-        ws_ping_interval=None,  # the protocol has heartbeats of its own, and a client may stop reading for a while
-        ws_per_message_deflate=False,  # one compression a client would cost more than all the rest
-        lifespan="off",
-        access_log=False,
-        log_config=None,  # what it says goes where everything goes
-        log_level="warning",
-        server_header=False,
-        timeout_graceful_shutdown=GOODBYE_SECONDS,
-        ssl_certfile=certificate.certificate if certificate else None,
-        ssl_keyfile=certificate.key if certificate else None,
-    )
 
 
 def _listening(host: str, port: int, setting: str) -> socket.socket:

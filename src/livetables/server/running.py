@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 import duckdb
 import pyarrow as pa
@@ -13,6 +14,9 @@ from livetables.errors import RequestError
 
 INTERRUPT_SECONDS = 0.1
 GIVE_WAY_SECONDS = 2.0
+
+Subject = TypeVar("Subject")
+Answer = TypeVar("Answer")
 
 
 class Running:
@@ -73,6 +77,21 @@ class Running:
         while not self._ended.is_set():
             self._cursor.interrupt()
             self._ended.wait(INTERRUPT_SECONDS)  # and again: an interrupt between two steps of a query is lost
+
+
+def in_time(
+    read: Callable[[duckdb.DuckDBPyConnection, Subject], Answer], seconds_max: float
+) -> Callable[[duckdb.DuckDBPyConnection, Subject], Answer]:
+    """A reading that is stopped when its time is up, with a TimeoutError."""
+
+    def read_in_time(cursor: duckdb.DuckDBPyConnection, subject: Subject) -> Answer:
+        with Running(cursor, seconds_max).among(set()):
+            try:
+                return read(cursor, subject)
+            except duckdb.InterruptException:
+                raise TimeoutError(f"it took longer than {seconds_max:g} s") from None
+
+    return read_in_time
 
 
 @contextmanager

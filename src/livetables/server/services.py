@@ -10,10 +10,11 @@ from functools import cached_property
 from pathlib import Path
 
 from livetables.server.control_door import ControlDoor
-from livetables.server.freshness import Freshness, Status
+from livetables.server.freshness import Freshness, Moment, Status
 from livetables.server.hub import Hub
 from livetables.server.intake import Intake
-from livetables.server.key import Key
+from livetables.server.key import Key, let_in
+from livetables.server.logins import Peer
 from livetables.server.metrics import Metrics
 from livetables.server.session import Sessions
 from livetables.server.store import Changed, Store
@@ -26,29 +27,29 @@ class Pulse:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._lock = threading.Lock()
-        self._freshness = Freshness(datetime.now(UTC))
+        self._freshness = Freshness(Moment.now())
         self.pipeline: PipelineReport | None = None  # what it last told of itself
         store.listen(self._arrived)
 
     def heard(self) -> None:
         with self._lock:
-            self._freshness = self._freshness.heard(datetime.now(UTC))
+            self._freshness = self._freshness.heard(Moment.now())
 
     def reported(self, generation: str, sources: Sequence[SourceReport], problem: str | None = None) -> None:
         with self._lock:
-            freshness = self._freshness.reported(datetime.now(UTC), generation, sources, problem)
+            freshness = self._freshness.reported(Moment.now(), generation, sources, problem)
             self._freshness = freshness.only(self._store.generations())
 
     def status(self) -> Status:
         newest = {name: table.newest for name, table in self._store.tables().items()}
-        status = self._freshness.status(datetime.now(UTC), self._store.live(), newest)
+        status = self._freshness.status(Moment.now(), self._store.live(), newest)
         if self.pipeline and status.state != "pipeline_down":
             return replace(status, spark_ui=self.pipeline.spark_ui)
         return status
 
     def _arrived(self, changed: Changed) -> None:
         with self._lock:
-            self._freshness = self._freshness.arrived(datetime.now(UTC), changed.names)
+            self._freshness = self._freshness.arrived(Moment.now(), changed.names)
 
 
 @dataclass(frozen=True)
@@ -71,3 +72,7 @@ class Services:
     @cached_property
     def intake(self) -> Intake:
         return Intake(self.store, self.metrics, self.pulse.heard)
+
+    async def log_in(self, peer: Peer, token: str) -> None:
+        """Let a WebSocket's client in, or raise a RequestError that tells why not."""
+        let_in(self.key, self.metrics, "websocket", peer, token)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
@@ -25,20 +25,18 @@ from livetables.errors import LivetablesError, RequestError
 from livetables.log import Throttle
 from livetables.server import protocol
 from livetables.server.freshness import Status
-from livetables.server.hub import State, Viewport
-from livetables.server.key import Key, let_in, peer_of
+from livetables.server.key import Key, peer_of
 from livetables.server.origins import may_ask
 from livetables.server.protocol import Change, Heartbeat, Hello, Resync, Subscribe, Unsubscribe
+from livetables.server.serving import Serving, Viewport
+from livetables.server.state import State
 from livetables.server.viewport import ViewOptions
 from livetables.server.websocket import WRITE_NOW
-
-if TYPE_CHECKING:
-    from livetables.server.services import Services
 
 HELLO_SECONDS = 5.0
 CLOSE_SECONDS = 2.0  # a client that does not read does not take its farewell either
 MAX_REPLIES = 100
-MAX_SESSIONS = 5_000
+MAX_SESSIONS = 10_000  # of the server and its relays together
 WATCH_SECONDS = 1.0
 
 CLOSE_BAD_FRAME = 4400
@@ -60,6 +58,7 @@ class Subscription:
     sub: int
     revision: int
     format: protocol.Format
+    has_checksum: bool
     viewport: Viewport
     generation: str | None = None
     columns: tuple[tuple[str, str], ...] | None = None
@@ -77,7 +76,8 @@ class Subscription:
             or self.columns != state.columns
         ):
             return None
-        return state.framed(self.sub, self.revision, follows=self._is_one_before(state))
+        follows = self._is_one_before(state)
+        return state.framed(self.sub, self.revision, follows=follows, has_checksum=self.has_checksum)
 
     def frames(self) -> list[str | bytes]:
         """The frames that bring the client to the newest state, which it is then taken to have."""
@@ -93,14 +93,21 @@ class Subscription:
             rests.append(protocol.rebound(state.heading, str(self.generation)))
         if self.columns != state.columns:
             rests.append(state.schema)
-        follows = self._is_one_before(state)
+        follows, is_first = self._is_one_before(state), self.sequence is None
         self.has(state)
         if self.format == "arrow":
             window = protocol.arrow_snapshot(
-                self.sub, self.revision, state.heading, state.options.offset, state.total, state.ids, state.arrow
+                self.sub,
+                self.revision,
+                state.heading,
+                state.options.offset,
+                state.total,
+                state.ids,
+                state.arrow(),
+                state.checksum if self.has_checksum else None,
             )
             return [*(protocol.about(self.sub, self.revision, rest) for rest in rests), window]
-        rests.append(state.news(follows=follows))
+        rests.append(state.news(follows=follows, is_first=is_first, has_checksum=self.has_checksum))
         return [protocol.about(self.sub, self.revision, rest) for rest in rests]
 
     def has(self, state: State) -> None:
@@ -123,7 +130,7 @@ class Subscription:
 class Session:
     """A client that has logged in."""
 
-    def __init__(self, websocket: WebSocket, services: Services, token: str) -> None:
+    def __init__(self, websocket: WebSocket, services: Serving, token: str) -> None:
         self.token = token  # that it logged in with
         self._websocket = websocket
         self._services = services
@@ -142,7 +149,7 @@ class Session:
 
     async def run(self) -> None:
         """Serve until the client goes, or is sent away."""
-        self.reply(protocol.hello(version("livetables"), list(self._services.store.tables())))
+        self.reply(protocol.hello(version("livetables"), list(self._services.store.tables()), datetime.now(UTC)))
         self.tell_status(protocol.status(self._services.pulse.status()))
         reader, writer = asyncio.create_task(self._read()), asyncio.create_task(self._write())
         ends: list[asyncio.Future[Any]] = [reader, writer, self.end]
@@ -198,13 +205,25 @@ class Session:
                 subscription = self._subscription(frame.sub)
                 view = frame.applied_to(subscription.viewport.options)
                 self._unsubscribe(frame.sub)
-                looking = self._look(frame.sub, frame.revision, subscription.format, subscription.viewport.table, view)
+                looking = self._look(
+                    frame.sub,
+                    frame.revision,
+                    subscription.format,
+                    subscription.has_checksum,
+                    subscription.viewport.table,
+                    view,
+                )
                 looking.generation, looking.columns = subscription.generation, subscription.columns
             case Unsubscribe():
                 self._subscription(frame.sub)
                 self._unsubscribe(frame.sub)
             case Resync():
                 self._subscription(frame.sub).sequence = None
+                if frame.reason == "checksum":
+                    self._services.metrics.checksum_mismatches.inc()
+                    throttle.tell(
+                        log, "checksum_mismatch", logging.ERROR, table=self._subscription(frame.sub).viewport.table
+                    )
                 self._mark(frame.sub)
             case Heartbeat():
                 self.reply(protocol.heartbeat(datetime.now(UTC)))
@@ -218,19 +237,23 @@ class Session:
             raise RequestError(
                 "limit", f"{protocol.MAX_SUBSCRIPTIONS} subscriptions are open", "unsubscribe from one first"
             )
-        self._look(frame.sub, frame.revision, frame.format, frame.table, frame.view)
+        self._look(frame.sub, frame.revision, frame.format, frame.checksum, frame.table, frame.view)
 
-    def _look(self, sub: int, revision: int, payload: protocol.Format, table: str, view: ViewOptions) -> Subscription:
+    def _look(
+        self, sub: int, revision: int, payload: protocol.Format, has_checksum: bool, table: str, view: ViewOptions
+    ) -> Subscription:
         mark = partial(self._news_of, sub)
         viewport = self._services.hub.subscribe(table, view, mark)
-        subscription = self._subscriptions[sub] = Subscription(sub, revision, payload, viewport)
+        subscription = self._subscriptions[sub] = Subscription(sub, revision, payload, has_checksum, viewport)
         self._marks[sub] = mark
+        self._services.metrics.subscriptions.inc()
         self._mark(sub)
         return subscription
 
     def _unsubscribe(self, sub: int) -> None:
         subscription = self._subscriptions.pop(sub)
         self._news.pop(sub, None)
+        self._services.metrics.subscriptions.dec()
         self._services.hub.unsubscribe(subscription.viewport, self._marks.pop(sub))
 
     def _subscription(self, sub: int) -> Subscription:
@@ -296,6 +319,7 @@ class Sessions:
 
     def __init__(self) -> None:
         self.waiting = 0  # connected, not logged in
+        self.elsewhere = 0  # clients of the server's other processes
         self._sessions: set[Session] = set()
         self._strange_origins: set[str] = set()
 
@@ -304,7 +328,7 @@ class Sessions:
 
     @property
     def is_full(self) -> bool:
-        return self.waiting + len(self._sessions) >= MAX_SESSIONS
+        return self.waiting + len(self._sessions) + self.elsewhere >= MAX_SESSIONS
 
     def add(self, session: Session) -> None:
         self._sessions.add(session)
@@ -324,7 +348,7 @@ class Sessions:
             self._strange_origins.add(origin)
             log.warning("a page of %s may not connect; add it to server.origins if it is yours", ascii(origin))
 
-    async def watch(self, services: Services) -> None:
+    async def watch(self, services: Serving) -> None:
         """Tell everybody of a new status; give silent clients a heartbeat; send the dead away. Runs forever."""
         told: object = None
         while True:
@@ -348,7 +372,7 @@ class Sessions:
         return cause
 
 
-async def serve_session(websocket: WebSocket, services: Services) -> None:
+async def serve_session(websocket: WebSocket, services: Serving) -> None:
     """Serve one client from its connection to its end."""
     if not may_ask(websocket.scope, services.origins, services.hosts):
         services.sessions.turned_away(websocket.headers.get("origin", "")[:200])
@@ -376,19 +400,19 @@ async def serve_session(websocket: WebSocket, services: Services) -> None:
     sessions.add(session)
     if not services.key.fits(token):  # it was changed in this very moment
         sessions.send_away_strangers(services.key)
-    services.metrics.clients.set(len(sessions))
+    services.metrics.clients.inc()
     address, since = _address(websocket), time.monotonic()
     throttle.tell(log, "client_connected", address=address, clients=len(sessions))
     try:
         await session.run()
     finally:
         sessions.remove(session)
-        services.metrics.clients.set(len(sessions))
+        services.metrics.clients.dec()
         seconds = f"{time.monotonic() - since:.1f}"
         throttle.tell(log, "client_disconnected", address=address, seconds=seconds, clients=len(sessions))
 
 
-async def _log_in(websocket: WebSocket, services: Services) -> str:
+async def _log_in(websocket: WebSocket, services: Serving) -> str:
     """The key that the client has logged in with."""
     frame = protocol.client_frame(await _received(websocket))
     if not isinstance(frame, Hello):
@@ -399,7 +423,7 @@ async def _log_in(websocket: WebSocket, services: Services) -> str:
             f"the client speaks protocol {frame.protocol}, the server {protocol.PROTOCOL}",
             "reload the page, or install the client of the server's version",
         )
-    let_in(services.key, services.metrics, "websocket", peer_of(websocket.scope), frame.token)
+    await services.log_in(peer_of(websocket.scope), frame.token)
     return frame.token
 
 

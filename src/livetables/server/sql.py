@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import string
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -21,6 +22,7 @@ MAX_SQL_CHARACTERS = 10_000
 MAX_LITERAL_CHARACTERS = 1_000
 MAX_PATTERN_CHARACTERS = 200
 MAX_COUNTED_REPEATS = 100
+MAX_NESTING = 200  # of brackets and signs: the parser's time and memory grow with the square of it
 MAX_PARTS = 64  # tables and subqueries: time to plan grows faster than their number, and cannot be interrupted
 
 
@@ -94,6 +96,9 @@ PARTS = _words(
     SHOW_REF LIMIT_MODIFIER LIMIT_PERCENT_MODIFIER ORDER_MODIFIER DISTINCT_MODIFIER ORDER_DEFAULT ASCENDING DESCENDING
     """
 )
+QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
+UNCLEAR = re.compile(r"\\|\$|--|/\*")  # with these, only DuckDB knows where a text or a comment ends
+ENDS_SIGNS = frozenset(f"{string.ascii_letters}{string.digits}_,;)]}}")
 COUNTED_REPEAT = re.compile(r"\{(\d*),?(\d*)\}")
 
 Node = Mapping[str, Any]
@@ -105,8 +110,36 @@ def check_sql(cursor: duckdb.DuckDBPyConnection, text: str, tables: Collection[s
         raise RequestError(
             "limit", f"the query has {len(text):,} characters", f"send at most {MAX_SQL_CHARACTERS:,} characters"
         )
+    _check_nesting(text)
     (statement,) = _parsed(cursor, text)
     _Check(tables).run(statement)
+
+
+def _check_nesting(text: str) -> None:
+    """Refuse what nests too deeply, before it is parsed: nobody can stop the parser.
+
+    What is counted may be more than there is, but never less: in a text that is not clear, nothing counts as closed.
+    """
+    is_clear = not UNCLEAR.search(text)
+    depth = signs = 0  # signs: those right before here, like in - - -1
+    opened: list[int] = []  # for each open bracket, the signs before it
+    for character in QUOTED.sub("x", text) if is_clear else text:
+        if character in "([{":
+            opened.append(signs)
+            depth, signs = depth + 1, 0
+        elif character in "+-":
+            depth, signs = depth + 1, signs + 1
+        elif is_clear and character in ENDS_SIGNS:
+            depth, signs = depth - signs, 0
+            if character in ")]}" and opened:
+                depth -= 1 + opened.pop()
+        if depth > MAX_NESTING:
+            aside = "" if is_clear else "; without comments, $ and backslashes it may have more of them"
+            raise RequestError(
+                "limit",
+                "the query has too many parentheses or signs in each other",
+                f"nest at most {MAX_NESTING} deep{aside}",
+            )
 
 
 def _parsed(cursor: duckdb.DuckDBPyConnection, text: str) -> list[Node]:

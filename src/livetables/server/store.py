@@ -10,34 +10,38 @@ one limit of memory: when there is none left for a batch or a viewport, the clie
 
 from __future__ import annotations
 
-import json
 import re
 import threading
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic_core import to_json
 
 from livetables.change import Batch, TableChanges, TableShape
-from livetables.errors import RequestError, SetupError, SinkError
+from livetables.checksum import content_checksum
+from livetables.errors import RequestError, SetupError, SinkError, StoreError
+from livetables.server.ahead import Ahead, FrameTimes, NotAheadError, Outcome, Unstored, Viewers
 from livetables.server.feed import Feed, changes_schema, merged
-from livetables.server.frames import (
-    FrameChanges,
-    FrameError,
-    TableNews,
-    WriterMarks,
-    combined,
-    frame_changes,
-    positions,
+from livetables.server.frames import FrameChanges, FrameError, TableNews, combined, frame_changes
+from livetables.server.generation import (
+    Frame,
+    Generation,
+    StoredTable,
+    Writer,
+    counted,
+    encoded_facts,
+    names_of,
+    stable_names,
+    with_facts,
 )
 from livetables.server.merge import (
     Given,
@@ -49,8 +53,9 @@ from livetables.server.merge import (
     create_table,
     create_view,
     relation,
+    store,
 )
-from livetables.server.running import Running, chunks_of, first_line, told_shortage
+from livetables.server.running import Running, chunks_of, first_line, in_time, told_shortage
 from livetables.server.sql import check_sql
 from livetables.server.staging import Staging
 from livetables.server.viewport import (
@@ -59,19 +64,20 @@ from livetables.server.viewport import (
     Selection,
     ViewOptions,
     Window,
-    column_type,
+    chosen_columns,
     quoted,
     scan_query,
     window_query,
 )
+from livetables.server.window import KEPT_BYTES_MAX, kept_range
 from livetables.settings import choice
-from livetables.spec import CONTROL_TABLES, DEAD_LETTERS
+from livetables.spec import DEAD_LETTERS
 from livetables.wire import (
     NO_BATCH,
     RUNS_PER_PIPELINE,
     ChangesHeader,
+    ChangeTimes,
     FramePart,
-    FrameStream,
     Place,
     decode_shape,
     encode_shape,
@@ -81,6 +87,9 @@ LAYOUT_VERSION = 2
 GENERATION_NAME = re.compile("[A-Za-z0-9_-]{1,100}")
 RESERVED_NAMES = ("livetables", "main", "temp", "information_schema", "pg_catalog")  # schemas of the database itself
 ROWS_PER_CHUNK = 65_536
+# Its log is written to the tables at a checkpoint: with DuckDB's 16 MB, for every batch of a backlog, which doubles its
+# cost. After a kill, 160 MB of it took 0.7 s to be read again (measured).
+CHECKPOINT_THRESHOLD = "256MB"
 SQL_SECONDS_MAX = 10.0
 SQL_AT_ONCE = 2
 SQL_WAIT_SECONDS = 5.0
@@ -93,71 +102,23 @@ Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
-class StoredTable:
-    """A table of a generation as it is now. `next_row` may already count rows of a batch that is being applied."""
-
-    generation: str
-    shape: TableShape
-    next_row: int = 0
-    newest: datetime | None = None  # the latest event time in it
-
-    @property
-    def relation(self) -> str:
-        return relation(self.generation, self.shape)
-
-
-@dataclass(frozen=True)
-class Writer:
-    """A writer of the pipeline: what it last brought to a generation, and how far that goes."""
-
-    last: tuple[str, int, int]  # attempt, frame, and the number of its last part
-    marks: WriterMarks
-    ended: int = NO_BATCH  # the last batch of Spark's that it has brought to its end
-
-
-@dataclass(frozen=True)
-class Generation:
-    """A generation in the store. Its batches 0 to `last_batch_id` and the frames of its writers are in its tables."""
-
-    name: str
-    tables: Mapping[str, StoredTable]
-    begun: datetime
-    last_batch_id: int | None = None
-    published: datetime | None = None  # when it took over the stable names, while it has them
-    sequence: int = NO_BATCH  # of its last commit
-    run: int = 0  # the newest that brought a frame
-    writers: Mapping[int, Writer] = field(default_factory=dict)
-
-    @property
-    def positions(self) -> dict[str, dict[int, int]]:
-        """How far it is in its topics: the next offset of each partition, by source table."""
-        shapes = [table.shape for table in self.tables.values()]
-        return positions(shapes, [writer.marks for writer in self.writers.values()])
-
-    @property
-    def has_data(self) -> bool:
-        """Whether it has tables of records, and not only what the pipeline tells of itself."""
-        return any(name not in CONTROL_TABLES for name in self.tables)
-
-
-@dataclass(frozen=True)
 class Changed:
     """What a commit changed: the stable names whose rows are others now."""
 
     names: frozenset[str]
     rebound: bool = False
+    shown: bool = False  # whether viewers have been sent it already, see `livetables.server.ahead`
 
 
 @dataclass(frozen=True)
-class Frame:
-    """A whole frame: its last part, and the streams of all parts."""
+class Kept:
+    """The rows that a viewport keeps, as they are after the commit `sequence`: from position `start` on, of `total`."""
 
-    last: FramePart
-    streams: tuple[FrameStream, ...]
-
-    @property
-    def place(self) -> tuple[str, int, int]:
-        return self.last.attempt, self.last.frame, self.last.part
+    table: StoredTable
+    sequence: int
+    start: int
+    rows: pa.Table  # their numbers first
+    total: int
 
 
 @dataclass(frozen=True)
@@ -185,6 +146,7 @@ class _Draft:
         self.before = self.after = generation
         self.changes: list[FrameChanges] = []
         self.news: dict[str, TableNews] = {}
+        self._parts: dict[str, list[FramePart]] = {}  # the last of each frame, by table that it changed
 
     def add(self, frame: Frame) -> None:
         part, after = frame.last, self.after
@@ -194,10 +156,13 @@ class _Draft:
         changes = frame_changes(shapes, frame.streams, marks, part.marks)
         ended_before = writer.ended if writer else NO_BATCH
         ended = max(ended_before, part.epoch) if part.end else ended_before
-        writers = {**after.writers, part.writer: Writer(frame.place, changes.marks, ended)}
+        records = counted(writer, changes.records)
+        writers = {**after.writers, part.writer: Writer(frame.place, changes.marks, ended, records)}
         self.after = replace(after, run=max(after.run, part.run), writers=writers)
-        if changes.tables or changes.marks is not marks or ended != ended_before:
+        if changes.tables or changes.marks is not marks or ended != ended_before or part.durable:
             self.changes.append(changes)
+        for name in changes.tables:
+            self._parts.setdefault(name, []).append(part)
 
     def finish(self) -> None:
         """Take all frames together."""
@@ -210,14 +175,15 @@ class _Draft:
             tables = {**self.after.tables, **{name: self._advanced(name) for name in names}}
             self.after = replace(self.after, tables=tables, sequence=self.before.sequence + 1)
 
+    def times(self) -> dict[str, FrameTimes]:
+        """Those of the newest record by table, now that the frames are applied."""
+        found = {name: FrameTimes.newest(map(FrameTimes.of, parts)) for name, parts in self._parts.items()}
+        return {name: times for name, times in found.items() if times}
+
     def _advanced(self, name: str) -> StoredTable:
-        table, news = self.after.tables[name], self.news[name]
-        newest = max(
-            (time for time in [*map(_newest, news.rows), table.newest] if time is not None),
-            default=None,
-        )
+        news = self.news[name]
         numbered = sum(rows.num_rows for rows in (news.new, news.perhaps) if rows is not None)
-        return replace(table, next_row=table.next_row + numbered, newest=newest)
+        return self.after.tables[name].with_rows(numbered, *news.rows)
 
 
 class Store:
@@ -228,7 +194,10 @@ class Store:
         self.feed = Feed()
         self.unknown_fields: dict[tuple[str, str], int] = {}
         self._listeners: list[Callable[[Changed], None]] = []
-        self._writing = threading.RLock()
+        self._viewers: Viewers | None = None
+        self._applying: dict[str, threading.RLock] = {}  # of generations; held before all other locks
+        self._writing = threading.RLock()  # held before the lock of `ahead`, where both are
+        self._replacing = threading.Lock()  # of what `_generations` is
         self._idle: deque[duckdb.DuckDBPyConnection] = deque()
         self._sql_slots = threading.BoundedSemaphore(SQL_AT_ONCE)
         self._running: set[Running] = set()
@@ -237,7 +206,9 @@ class Store:
         self._writer = self._database.cursor()
         self._given = Given(self._writer)
         self.staging = Staging(path.parent if path else None)
+        self.ahead = Ahead(self._rows_by_id)
         self._pipeline = 0
+        self._put_to: str | None = None  # the generation that a batch is put to; with the lock of `ahead`
         try:
             self._generations: Mapping[str, Generation] = MappingProxyType(self._recovered())
         except (duckdb.Error, SetupError, ValueError, KeyError) as error:
@@ -246,6 +217,7 @@ class Store:
                 f"the store {path} was not written by this version of livetables: {first_line(error)}",
                 "set server.store to a new file; the tables are built again from Kafka",
             ) from None
+        self._stored_writers = {name: each.writers for name, each in self._generations.items()}
         for generation in self._generations.values():
             if generation.published:
                 self.feed.started(generation.name, generation.sequence)
@@ -259,6 +231,22 @@ class Store:
             while self._idle:
                 self._idle.pop().close()
             self._database.close()
+
+    def check(self) -> None:
+        """Read from the database; a StoreError says that this fails until the server is started again."""
+        try:
+            with self._snapshot() as cursor:
+                cursor.execute("SELECT count(*) FROM livetables.generations").fetchall()
+        except duckdb.FatalException as error:
+            said = " ".join(str(error).splitlines()[:2])  # the second line has the original error
+            raise StoreError(
+                f"the store {self.path or ':memory:'} has failed: {said}",
+                "make room if its disk is full; what was stored is there when the server is started again",
+            ) from None
+
+    def show_to(self, viewers: Viewers) -> None:
+        """Have frames sent to viewers before they are stored."""
+        self._viewers = viewers
 
     def listen(self, listener: Callable[[Changed], None]) -> None:
         """Have the listener called after each commit that readers can see, on the thread that committed."""
@@ -302,37 +290,73 @@ class Store:
     def put(self, batch: Batch) -> bool:
         """Apply a batch whole, durably, once; tell whether it was new. One that came before changes nothing."""
         with self._writing:
-            generation = self._begun(batch.generation)
-            if not batch.is_new_after(generation.last_batch_id):
-                return False
-            after = replace(
-                generation,
-                tables=_advanced(generation, batch),
-                last_batch_id=batch.batch_id,
-                sequence=generation.sequence + 1,
-            )
-            # Readers that see the new rows must not see the old `next_row`, see StoredTable.
-            self._remember(replace(generation, tables=after.tables))
+            with self.ahead.lock:
+                self._put_to = batch.generation
             try:
-                taken = self._before_sql(lambda: self._commit(generation, after, batch))
-            except BaseException:
-                self._remember(generation)
+                self.store_shown()
+                return self._put(batch)
+            finally:
+                self._put_to = None
+
+    def show(self, frame: Frame) -> Outcome:
+        """Apply a small frame in memory and show it; it is stored by the next `store_shown`.
+
+        A NotAheadError says that it has to be applied by the store instead.
+        """
+        self.check_pipeline(frame.last.run // RUNS_PER_PIPELINE)
+        with self._lock_of(frame.last.generation), self.ahead.lock:
+            generation = self._checked(frame.last)
+            if generation.name == self._put_to:
+                raise NotAheadError("a batch of its generation is being stored")
+            if generation.has(frame.last):
+                return Outcome({}, (), self.ahead.waiting(generation.name))
+            self._check_no_gap(generation, frame.last)
+            after, shown, outcome = self.ahead.show(generation, frame)
+            self._update(generation.name, tables=after.tables, run=after.run, writers=after.writers)
+            if shown.deltas and generation.published and self._viewers:
+                self._viewers.shown(shown)
+            return outcome
+
+    def store_shown(self) -> None:
+        """Store everything that was shown so far, in one transaction."""
+        with self._writing:
+            with self.ahead.lock:
+                batches = self.ahead.take(self._generations)
+            if not batches:
+                return
+            try:
+                taken = self._before_sql(lambda: self._commit_shown(batches))
+            except Exception as error:
+                with self.ahead.lock:
+                    for batch in batches:
+                        batch.answer(error)
                 raise
-            self._remember(after)
-            if generation.published:
-                self.feed.add(generation.name, after.sequence, batch.changes, taken)
-            self._count_unknown_fields(batch.unknown_fields)
-            changed = {changes.table for changes in batch.changes}
-            names = frozenset(name for name, table in _names_of(generation).items() if table in changed)
-        self._tell(Changed(names))
-        return True
+            with self.ahead.lock:  # what is shown next has the next sequence
+                for batch in batches:
+                    assert batch.after
+                    self._update(batch.after.name, sequence=batch.sequence)
+                self.ahead.done()
+            for batch, changes in zip(batches, taken, strict=True):
+                self._has_stored(batch, changes)
+
+    def stored_frame(self, part: FramePart) -> int:
+        """The last frame of a writer's attempt that is on disk; -1 if there is none."""
+        writer = self._stored_writers.get(part.generation, {}).get(part.writer)
+        return writer.last[1] if writer and writer.last[0] == part.attempt else -1
 
     def apply(self, frames: Sequence[Frame]) -> Applied:
-        """Apply frames whole, durably, once, in as few transactions as can be. One that fails leaves the others be."""
+        """Apply frames whole, durably, once, in as few transactions as can be. One that fails leaves the others be.
+
+        Frames of the same generations that are to be shown wait for the end of it, those of others do not.
+        """
         outcomes: list[int | Exception] = []
         commits: list[Commit] = []
         for group in _groups(frames):
-            with self._writing:
+            with ExitStack() as locks:
+                for name in sorted({frame.last.generation for frame in group}):
+                    locks.enter_context(self._lock_of(name))
+                locks.enter_context(self._writing)
+                self.store_shown()
                 applied = self._apply(group)
             outcomes += applied.outcomes
             commits += applied.commits
@@ -340,10 +364,9 @@ class Store:
 
     def check_part(self, part: FramePart) -> bool:
         """Refuse a part of a frame that is not to be applied; tell whether it was applied before."""
-        with self._writing:
-            generation = self._checked(part)
-            writer = generation.writers.get(part.writer)
-            return writer is not None and writer.last == (part.attempt, part.frame, part.part)
+        self.check_pipeline(part.run // RUNS_PER_PIPELINE)
+        with self.ahead.lock:
+            return self._checked(part).has(part)
 
     def start_pipeline(self) -> int:
         """The number of a pipeline that starts now; those before it are refused from now on."""
@@ -353,15 +376,11 @@ class Store:
 
     def check_pipeline(self, number: int) -> None:
         """Refuse a pipeline when another one has taken over. A newer one than is known had a store that was lost."""
-        with self._writing:
-            if number < self._pipeline:
-                raise FrameError(
-                    "fenced",
-                    f"pipeline {number} asks, but this server belongs to pipeline {self._pipeline} now",
-                    "another pipeline has taken over this server: stop one of the two, or give it a server of its own",
-                )
-            if number > self._pipeline:
-                self._adopt(number)
+        if number > self._pipeline:
+            with self._writing:
+                if number > self._pipeline:
+                    self._adopt(number)
+        self._check_not_fenced(number)
 
     def dead_letter_summary(self, generation: str) -> dict[str, tuple[int, str]]:
         """How many dead letters each table has, and the reason of its first one, in a generation."""
@@ -377,13 +396,14 @@ class Store:
 
         It takes the place of every published generation that it shares a name with; what shares none stays.
         """
-        with self._writing:
+        with self._writing, self.ahead.lock:
+            self.store_shown()
             taking = self._begun(generation)
             if taking.published:
                 return
-            names = _stable_names(taking)
-            leaving = [other for other in self._generations.values() if not names.keys().isdisjoint(_names_of(other))]
-            left = [name for other in leaving for name in _names_of(other)]
+            names = stable_names(taking)
+            leaving = [other for other in self._generations.values() if not names.keys().isdisjoint(names_of(other))]
+            left = [name for other in leaving for name in names_of(other)]
             now = datetime.now(UTC)
             with self._transaction() as run:
                 for name in left:
@@ -393,7 +413,9 @@ class Store:
                 for other in leaving:
                     run("UPDATE livetables.generations SET published = NULL WHERE name = ?", [other.name])
                 run("UPDATE livetables.generations SET published = ? WHERE name = ?", [now, generation])
-            self._remember(*(replace(other, published=None) for other in leaving), replace(taking, published=now))
+            for other in leaving:
+                self._update(other.name, published=None)
+            self._update(generation, published=now)
             for other in leaving:
                 self.feed.ended(other.name)
             self.feed.started(generation, taking.sequence)
@@ -404,10 +426,11 @@ class Store:
         with self._writing:
             if generation not in self._generations:
                 return
-            before = self._generations
-            names = list(_names_of(before[generation]))
-            # Before its tables go, so that no reader looks for them.
-            self._generations = MappingProxyType({name: each for name, each in before.items() if name != generation})
+            with self.ahead.lock:
+                dropped = self._generations[generation]
+                # Before its tables go, so that no reader looks for them.
+                self._forget(generation)
+            names = list(names_of(dropped))
             try:
                 with self._transaction() as run:
                     for name in names:
@@ -416,8 +439,10 @@ class Store:
                     run("DELETE FROM livetables.tables WHERE generation = ?", [generation])
                     run("DELETE FROM livetables.generations WHERE name = ?", [generation])
             except BaseException:
-                self._generations = before
+                self._remember(dropped)
                 raise
+            self.ahead.forget(generation)
+            self._applying.pop(generation, None)
             self.feed.ended(generation)
             self.staging.forget(generation)
             self._given.forget(generation)
@@ -443,7 +468,7 @@ class Store:
         return {
             name: generation.tables[table]
             for generation in self._generations.values()
-            for name, table in _names_of(generation).items()
+            for name, table in names_of(generation).items()
         }
 
     def table(self, name: str) -> StoredTable:
@@ -457,16 +482,29 @@ class Store:
         """The rows that a viewport shows, and the table that they are from."""
 
         def read(cursor: duckdb.DuckDBPyConnection, table: StoredTable) -> tuple[StoredTable, Window]:
-            total = _count(cursor, table.relation)
-            query = window_query(table.relation, table.shape.schema, options, total, table.next_row)
-            rows = _relation(cursor, query).to_arrow_table()
-            if options.is_filtered:
-                total = rows["_total"][0].as_py()
-                rows = rows.drop_columns("_total").filter(pc.is_valid(rows[ROW]))
+            rows, total = _window_rows(cursor, table, options)
             return table, Window(tuple(rows[ROW].to_pylist()), rows.drop_columns(ROW), total)
 
         with told_shortage():
             return self._before_sql(lambda: self._read(name, read))
+
+    def kept(self, name: str, options: ViewOptions, seconds_max: float) -> Kept:
+        """The rows that a viewport keeps, with all their columns; a TimeoutError if that takes too long."""
+
+        def read(cursor: duckdb.DuckDBPyConnection, table: StoredTable) -> Kept:
+            chosen_columns(table.shape.schema, options)
+            start, size = kept_range(options)
+            if table.is_wide:  # there is no room for rows above the view
+                start, size = options.offset, size - (options.offset - start)
+            wider = options.model_copy(update={"columns": None, "offset": start, "size": size})
+            ((sequence,),) = cursor.execute(
+                "SELECT sequence FROM livetables.generations WHERE name = ?", [table.generation]
+            ).fetchall()
+            rows, total = _window_rows(cursor, table, wider, KEPT_BYTES_MAX if table.is_wide else None)
+            return Kept(table, sequence, start, rows, total)
+
+        with told_shortage():
+            return self._before_sql(lambda: self._read(name, in_time(read, seconds_max)))
 
     def row_counts(self) -> dict[str, dict[str, int]]:
         """The rows of every table, by generation and table, as they are at one time."""
@@ -485,7 +523,15 @@ class Store:
                 reader = _relation(cursor, query).to_arrow_reader(ROWS_PER_CHUNK)
             yield pa.RecordBatchReader.from_batches(reader.schema, chunks_of(reader))
 
-    def changes(self, name: str, place: Place, seconds_max: float, is_over: Callable[[], bool]) -> pa.Table | None:
+    def changes(
+        self,
+        name: str,
+        place: Place,
+        seconds_max: float,
+        is_over: Callable[[], bool],
+        *,
+        has_checksum: bool = False,
+    ) -> pa.Table | None:
         """What changed in a table after a place, each key once, as soon as something has; None if it is not known.
 
         Whoever waits holds nothing of the database.
@@ -498,7 +544,14 @@ class Store:
         if news is None:
             return None
         rows = merged(table.shape, news.changes)
-        header = ChangesHeader(name, known._replace(sequence=news.sequence), False, table.shape.key)
+        header = ChangesHeader(
+            name,
+            known._replace(sequence=news.sequence),
+            False,
+            table.shape.key,
+            _sent_now(news.times) if news.times else None,
+            content_checksum(rows) if has_checksum else None,
+        )
         return rows.replace_schema_metadata(header.on(rows.schema).metadata)
 
     def no_changes(self, name: str) -> pa.Table:
@@ -553,7 +606,7 @@ class Store:
         """A table and its generation. While nothing is published, a name that means nothing may yet come to."""
         while True:
             for generation in self._generations.values():
-                names = _names_of(generation)
+                names = names_of(generation)
                 if name in names:
                     return generation.tables[names[name]], generation
             try:
@@ -641,15 +694,44 @@ class Store:
             run(*_facts_update(after))
         return taken
 
+    def _put(self, batch: Batch) -> bool:
+        """Apply a batch, while no frame of its generation is shown or waits to be stored."""
+        generation = self._begun(batch.generation)
+        if not batch.is_new_after(generation.last_batch_id):
+            return False
+        after = replace(
+            generation,
+            tables=_advanced(generation, batch),
+            last_batch_id=batch.batch_id,
+            sequence=generation.sequence + 1,
+        )
+        # Readers that see the new rows must not see the old `next_row`, see StoredTable.
+        self._update(generation.name, tables=after.tables)
+        try:
+            taken = self._before_sql(lambda: self._commit(generation, after, batch))
+        except BaseException:
+            self._update(generation.name, tables=generation.tables)
+            raise
+        self._update(generation.name, last_batch_id=after.last_batch_id, sequence=after.sequence)
+        self.ahead.forget_rows(generation.name)
+        if generation.published:
+            self.feed.add(generation.name, after.sequence, batch.changes, taken)
+        self._count_unknown_fields(batch.unknown_fields)
+        changed = {changes.table for changes in batch.changes}
+        self._tell(Changed(frozenset(name for name, table in names_of(generation).items() if table in changed)))
+        return True
+
     def _apply(self, frames: Sequence[Frame]) -> Applied:
         """Apply frames of different writers in one transaction, or one by one where that fails."""
         outcomes: list[int | Exception] = []
         drafts: dict[str, _Draft] = {}
         for frame in frames:
             try:
+                self.check_pipeline(frame.last.run // RUNS_PER_PIPELINE)
                 name = self._checked(frame.last).name
                 draft = drafts.setdefault(name, _Draft(self._generations[name]))
-                if not self.check_part(frame.last):
+                if not draft.after.has(frame.last):
+                    self._check_no_gap(draft.after, frame.last)
                     draft.add(frame)
                 outcomes.append(NO_BATCH)
             except Exception as error:  # of this frame alone
@@ -669,12 +751,15 @@ class Store:
             return Applied((error,), ())
         for draft in drafts.values():
             self._remember(draft.after)
+        for draft in changed:
+            self._stored_writers[draft.after.name] = draft.after.writers
+            self.ahead.forget_rows(draft.after.name)
         for draft, commit in zip(changed, commits, strict=True):
             if commit.is_published:
-                self.feed.add(commit.generation, draft.after.sequence, commit.taken, commit.taken)
+                self.feed.add(commit.generation, draft.after.sequence, commit.taken, commit.taken, draft.times())
             for changes in draft.changes:
                 self._count_unknown_fields(changes.unknown_fields)
-        names = [name for draft in changed for name, table in _names_of(draft.before).items() if table in draft.news]
+        names = [name for draft in changed for name, table in names_of(draft.before).items() if table in draft.news]
         self._tell(Changed(frozenset(names)))
         return Applied(
             tuple(
@@ -711,9 +796,67 @@ class Store:
         is_followed = generation.published is not None
         return bring(self._writer, self._given, generation.name, table.shape, news, table.next_row, is_followed)
 
+    def _commit_shown(self, batches: Sequence[Unstored]) -> list[list[TableChanges]]:
+        """Store what was shown; what the tables took, as followers get it, by batch."""
+        taken: list[list[TableChanges]] = []
+        stored = []
+        for batch in batches:
+            assert batch.after
+            changes = {name: batch.changes_of(batch.after.tables[name].shape) for name in batch.tables}
+            for name, each in changes.items():
+                self._given.make_room(batch.after.name, batch.after.tables[name].shape, TableNews(each.inserts))
+            stored.append((batch.after, changes))
+        try:
+            with self._transaction() as run:
+                for after, changes in stored:
+                    for name, each in changes.items():
+                        store(self._writer, self._given, after.name, after.tables[name].shape, each)
+                    run(*_facts_update(after))
+                    taken.append([each.as_changes(after.tables[name].shape) for name, each in changes.items()])
+            return taken
+        finally:
+            self._given.clear()
+
+    def _has_stored(self, batch: Unstored, taken: Sequence[TableChanges]) -> None:
+        assert batch.after
+        name = batch.after.name
+        self._stored_writers[name] = batch.after.writers
+        generation = self._generations[name]
+        if generation.published:
+            self.feed.add(name, batch.sequence, taken, taken, batch.times)
+            if self._viewers:
+                self._viewers.stored(name, batch.sequence)
+        for fields in batch.unknown_fields:
+            self._count_unknown_fields(fields)
+        changed = {changes.table for changes in taken}
+        names = (stable for stable, table in names_of(generation).items() if table in changed)
+        self._tell(Changed(frozenset(names), shown=True))
+        batch.answer(batch.sequence)
+
+    def _rows_by_id(self, generation: Generation, shape: TableShape, column: str, ids: Sequence[int]) -> pa.Table:
+        """The stored rows of a table that have these ids in a column, with their numbers."""
+        columns = ", ".join(quoted(name) for name in (ROW, *shape.schema.names))
+        condition = f"{quoted(column)} IN ({', '.join(map(str, ids))})"  # as the index finds them
+        query = f"SELECT {columns} FROM {relation(generation.name, shape)} WHERE {condition}"  # noqa: S608
+        with self._snapshot() as cursor:
+            return cursor.sql(query).to_arrow_table()
+
+    def _lock_of(self, generation: str) -> threading.RLock:
+        is_known = generation in self._generations
+        return self._applying.setdefault(generation, threading.RLock()) if is_known else threading.RLock()
+
+    def _check_no_gap(self, generation: Generation, part: FramePart) -> None:
+        if generation.misses_before(part):
+            raise FrameError(
+                "missing_frames",
+                f"frame {part.frame} of writer {part.writer} came without those before it",
+                "send them again, from the one after `stored` on",
+                self.stored_frame(part),
+            )
+
     def _checked(self, part: FramePart) -> Generation:
-        """The generation that a part is for, if it may be."""
-        self.check_pipeline(part.run // RUNS_PER_PIPELINE)
+        """The generation that a part is for, if it may be. Its pipeline is known, see `check_pipeline`."""
+        self._check_not_fenced(part.run // RUNS_PER_PIPELINE)
         generation = self._generations.get(part.generation)
         if generation is None:
             raise FrameError(
@@ -734,9 +877,17 @@ class Store:
                 "build a new generation: the store does not hold what the checkpoint counts as delivered",
             )
         if part.run > generation.run:
-            self._remember(replace(generation, run=part.run))
+            self._update(generation.name, run=part.run)
             self.staging.forget(generation.name)
         return self._generations[part.generation]
+
+    def _check_not_fenced(self, number: int) -> None:
+        if number < self._pipeline:
+            raise FrameError(
+                "fenced",
+                f"pipeline {number} asks, but this server belongs to pipeline {self._pipeline} now",
+                "another pipeline has taken over this server: stop one of the two, or give it a server of its own",
+            )
 
     def _adopt(self, number: int) -> None:
         with self._transaction() as run:
@@ -762,7 +913,18 @@ class Store:
 
     def _remember(self, *generations: Generation) -> None:
         """In one step: readers look at `_generations` at any time, without a lock."""
-        self._generations = MappingProxyType({**self._generations, **{each.name: each for each in generations}})
+        with self._replacing:
+            self._generations = MappingProxyType({**self._generations, **{each.name: each for each in generations}})
+
+    def _update(self, name: str, **fields: Any) -> None:
+        """Change these fields of a generation and no others: several threads do, each has its own."""
+        with self._replacing:
+            changed = replace(self._generations[name], **fields)
+            self._generations = MappingProxyType({**self._generations, name: changed})
+
+    def _forget(self, name: str) -> None:
+        with self._replacing:
+            self._generations = MappingProxyType({key: each for key, each in self._generations.items() if key != name})
 
     def _tell(self, changed: Changed) -> None:
         if changed.names:
@@ -797,42 +959,6 @@ class Store:
         }
 
 
-def encoded_facts(generation: Generation) -> bytes:
-    """What of a generation changes with its rows."""
-    return to_json(
-        {
-            "last_batch_id": generation.last_batch_id,
-            "run": generation.run,
-            "tables": {
-                name: [table.next_row, table.newest.isoformat() if table.newest else None]
-                for name, table in generation.tables.items()
-            },
-            "writers": [
-                [number, writer.last, [[*key, offsets] for key, offsets in writer.marks.items()], writer.ended]
-                for number, writer in generation.writers.items()
-            ],
-        }
-    )
-
-
-def with_facts(generation: Generation, data: bytes) -> Generation:
-    """The generation with what `encoded_facts` made of it."""
-    facts = json.loads(data)
-    tables = {
-        name: replace(
-            generation.tables[name], next_row=next_row, newest=datetime.fromisoformat(newest) if newest else None
-        )
-        for name, (next_row, newest) in facts["tables"].items()
-    }
-    writers = {
-        number: Writer(
-            (attempt, frame, part), {(source, scope): tuple(offsets) for source, scope, offsets in marks}, ended
-        )
-        for number, (attempt, frame, part), marks, ended in facts["writers"]
-    }
-    return replace(generation, tables=tables, last_batch_id=facts["last_batch_id"], run=facts["run"], writers=writers)
-
-
 def _facts_update(generation: Generation) -> tuple[str, list[object]]:
     statement = "UPDATE livetables.generations SET sequence = ?, facts = ? WHERE name = ?"
     return statement, [generation.sequence, encoded_facts(generation), generation.name]
@@ -851,17 +977,13 @@ def _groups(frames: Sequence[Frame]) -> Iterator[Sequence[Frame]]:
         yield list(group.values())
 
 
-def _newest(rows: pa.Table) -> datetime | None:
-    times = [pc.max(rows[each.name]).as_py() for each in rows.schema if column_type(each.type) == "timestamp"]
-    return max((time for time in times if time is not None), default=None)
-
-
 def _open(path: Path | None, memory_megabytes: int) -> duckdb.DuckDBPyConnection:
     config: dict[str, str | bool | int | float | list[str]] = {
         "memory_limit": f"{memory_megabytes}MB",
         "temp_directory": f"{path}.tmp" if path else "",  # what does not fit in memory goes beside the file
         "autoinstall_known_extensions": False,
         "autoload_known_extensions": False,
+        "checkpoint_threshold": CHECKPOINT_THRESHOLD,
     }
     in_use = "stop the server that uses it, or set server.store to another file"
     try:
@@ -888,18 +1010,8 @@ def _place(generation: str, sequence: int, begun: datetime) -> Place:
     return Place(generation, sequence, begun.astimezone(UTC).isoformat())
 
 
-def _names_of(generation: Generation) -> dict[str, str]:
-    """The stable names that mean a generation's tables now."""
-    return _stable_names(generation) if generation.published else {}
-
-
-def _stable_names(generation: Generation) -> dict[str, str]:
-    """The names and aliases of a generation's tables."""
-    return {
-        name: table.shape.name
-        for table in generation.tables.values()
-        for name in (table.shape.name, *table.shape.aliases)
-    }
+def _sent_now(times: FrameTimes) -> ChangeTimes:
+    return ChangeTimes(times.kafka, times.spark, round(times.applied, 2), round(time.time() * 1000, 2))
 
 
 def _advanced(generation: Generation, batch: Batch) -> dict[str, StoredTable]:
@@ -912,15 +1024,26 @@ def _advanced(generation: Generation, batch: Batch) -> dict[str, StoredTable]:
         check_columns(changes.table, table.shape.schema, changes.upserts.schema)
         if changes.deletes.num_rows:  # a table without any columns says "none" as well
             check_columns(changes.table, table.shape.key_schema, changes.deletes.schema)
-        newest = max((time for time in [_newest(changes.upserts), table.newest] if time is not None), default=None)
-        next_row = table.next_row + changes.upserts.num_rows
-        tables[changes.table] = replace(table, next_row=next_row, newest=newest)
+        tables[changes.table] = table.with_rows(changes.upserts.num_rows, changes.upserts)
     return tables
 
 
 def _count(cursor: duckdb.DuckDBPyConnection, relation: str) -> int:
     ((rows,),) = cursor.execute(f"SELECT count(*) FROM {relation}").fetchall()  # noqa: S608
     return int(rows)
+
+
+def _window_rows(
+    cursor: duckdb.DuckDBPyConnection, table: StoredTable, options: ViewOptions, bytes_max: int | None = None
+) -> tuple[pa.Table, int]:
+    """The rows of a window, their numbers first, and how many there are in all."""
+    total = _count(cursor, table.relation)
+    query = window_query(table.relation, table.shape.schema, options, total, table.next_row, bytes_max)
+    rows = _relation(cursor, query).to_arrow_table()
+    if options.is_filtered:
+        total = rows["_total"][0].as_py()
+        rows = rows.drop_columns("_total").filter(pc.is_valid(rows[ROW]))
+    return rows, total
 
 
 def _relation(cursor: duckdb.DuckDBPyConnection, query: Query) -> duckdb.DuckDBPyRelation:

@@ -14,6 +14,8 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import islice
+from operator import is_, lt
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -23,12 +25,13 @@ from livetables.errors import RequestError
 from livetables.settings import choice
 
 ROW = "_row"
-MAX_WINDOW_ROWS = 10_000
+MAX_WINDOW_ROWS = 10_001  # positions 0 to 10,000
 MAX_TEXT_CHARACTERS = 1_000
 MAX_FILTERS = 32
 MAX_IN_VALUES = 1_000
 MAX_SORTS = 8
 MAX_OFFSET = 2**62
+PUSHED_MAX = 64  # rows on top of a window that are looked at to find its old first one
 
 Operator = Literal["equals", "contains", "starts_with", "<", ">", "between", "is_null", "in"]
 Scalar = bool | int | float | str
@@ -93,6 +96,7 @@ class ViewOptions(Selection):
 
     offset: int = Field(default=0, ge=0, le=MAX_OFFSET)
     size: int = Field(default=300, ge=0, le=MAX_WINDOW_ROWS)
+    interval_ms: int = Field(default=50, ge=10, le=10_000, description="at least, between two frames to a client")
 
 
 @dataclass(frozen=True)
@@ -138,8 +142,12 @@ def chosen_columns(schema: pa.Schema, options: Selection) -> tuple[str, ...]:
     return tuple(options.columns)
 
 
-def window_query(relation: str, schema: pa.Schema, options: ViewOptions, total: int, next_row: int) -> Query:
+def window_query(
+    relation: str, schema: pa.Schema, options: ViewOptions, total: int, next_row: int, bytes_max: int | None = None
+) -> Query:
     """SQL for the rows of a window, each with its `_row`, and, when the view is filtered, `_total` beside them.
+
+    With `bytes_max` the window ends after the first row with which its text is longer than that.
 
     `total` is the table's number of rows and `next_row` the `_row` that its next one gets, or more. A filtered view
     that finds nothing in its window gives one row whose `_row` is null, so that its `_total` is told.
@@ -158,15 +166,30 @@ def window_query(relation: str, schema: pa.Schema, options: ViewOptions, total: 
                 f"SELECT {ROW} FROM {relation} WHERE {ROW} < {bound} "  # noqa: S608
                 f"ORDER BY {ROW} LIMIT {size} OFFSET {offset}"
             )
+        page = _fitting(relation, schema, options, page, bytes_max)
         return Query(f"SELECT {columns} FROM {relation} t WHERE {ROW} IN ({page}) ORDER BY {order}")  # noqa: S608
     condition, parameters = _condition(schema, options)
     keys = ", ".join(dict.fromkeys([ROW, *(quoted(sort.column) for sort in options.sort)]))
+    fitting = _fitting(relation, schema, options, f"SELECT {ROW} FROM page", bytes_max)  # noqa: S608
     return Query(
         f"WITH matching AS MATERIALIZED (SELECT {keys} FROM {relation} WHERE {condition}), "  # noqa: S608
         f"page AS (SELECT {ROW} FROM matching ORDER BY {order} LIMIT {size} OFFSET {offset}) "
         f"SELECT {columns}, c._total FROM (SELECT count(*) AS _total FROM matching) c "
-        f"LEFT JOIN (SELECT * FROM {relation} WHERE {ROW} IN (SELECT {ROW} FROM page)) t ON true ORDER BY {order}",
+        f"LEFT JOIN (SELECT * FROM {relation} WHERE {ROW} IN ({fitting})) t ON true ORDER BY {order}",
         parameters,
+    )
+
+
+def _fitting(relation: str, schema: pa.Schema, options: ViewOptions, page: str, bytes_max: int | None) -> str:
+    """The rows of a page, in order, until their text has so many bytes."""
+    texts = [f"coalesce(strlen({quoted(field.name)}), 0)" for field in schema if pa.types.is_string(field.type)]
+    if bytes_max is None or not texts:
+        return page
+    rows = f"ORDER BY {_order(schema, options.sort)} ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING"
+    before = f"sum({' + '.join(texts)}) OVER ({rows})"
+    return (
+        f"SELECT {ROW} FROM (SELECT {ROW}, {before} AS _before FROM {relation} WHERE {ROW} IN ({page})) "  # noqa: S608
+        f"WHERE coalesce(_before, 0) <= {bytes_max}"
     )
 
 
@@ -209,9 +232,16 @@ def patch(old: Rows, new: Rows) -> Patch | None:
 
     The rows that stay are as many as can keep their order; a row that moved is removed and inserted.
     """
+    pushed = _pushed_down(old, new)
+    if pushed is not None:
+        removed, inserted = pushed
+        return _shorter(Patch(removed, inserted, ()), new)
     old_position = {row_id: position for position, (row_id, _) in enumerate(old)}
     common = [(position, old_position[row_id]) for position, (row_id, _) in enumerate(new) if row_id in old_position]
-    kept = {common[index][0]: common[index][1] for index in _longest_increasing([before for _, before in common])}
+    places = [before for _, before in common]
+    is_in_order = all(map(lt, places, places[1:]))  # nearly always
+    staying_places = range(len(places)) if is_in_order else _longest_increasing(places)
+    kept = {common[index][0]: common[index][1] for index in staying_places}
     staying = set(kept.values())
     removed = tuple(position for position in range(len(old)) if position not in staying)
     inserted = tuple(
@@ -220,13 +250,33 @@ def patch(old: Rows, new: Rows) -> Patch | None:
     updated = tuple(
         (position, column, value)
         for position, before in kept.items()
-        if not same(new[position][1], old[before][1])
+        if new[position][1] is not old[before][1] and not same(new[position][1], old[before][1])
         for column, (value, was) in enumerate(zip(new[position][1], old[before][1], strict=True))
         if not same(value, was)
     )
+    return _shorter(Patch(removed, inserted, updated), new)
+
+
+def _shorter(change: Patch, new: Rows) -> Patch | None:
+    """The patch, if it is shorter than the window that it makes."""
     width = len(new[0][1]) + 1 if new else 1
-    cells = len(removed) + len(inserted) * (width + 1) + len(updated) * 3
-    return Patch(removed, inserted, updated) if cells < max(1, len(new) * width) else None
+    cells = len(change.removed) + len(change.inserted) * (width + 1) + len(change.updated) * 3
+    return change if cells < max(1, len(new) * width) else None
+
+
+def _pushed_down(old: Rows, new: Rows) -> tuple[tuple[int, ...], tuple[tuple[int, int, tuple[Any, ...]], ...]] | None:
+    """What goes and comes where new rows have come on top and pushed others out, which is what happens most.
+
+    Rows are known by being the same objects: to compare them takes longer than all the rest.
+    """
+    top = next((position for position in range(min(len(new), PUSHED_MAX)) if old and new[position] is old[0]), None)
+    if top is None:
+        return None
+    staying = len(new) - top
+    if staying > len(old) or not all(map(is_, islice(new, top, None), old)):
+        return None
+    inserted = tuple((position, *new[position]) for position in range(top))
+    return tuple(range(staying, len(old))), inserted
 
 
 def patched(old: Rows, change: Patch) -> list[tuple[int, tuple[Any, ...]]]:
@@ -297,7 +347,7 @@ def _condition(schema: pa.Schema, options: Selection) -> tuple[str, tuple[object
 
 def _filter(each: Filter, kind: Type) -> tuple[str, list[object]]:
     column, cast = quoted(each.column), f"CAST(? AS {SQL_TYPES[kind]})"
-    values = [_typed(each, kind, value) for value in _operands(each)]
+    values = filter_values(each, kind)
     match each.op:
         case "is_null":
             return f"{column} IS NULL", []
@@ -310,11 +360,17 @@ def _filter(each: Filter, kind: Type) -> tuple[str, list[object]]:
         case "in":
             return f"{column} IN ({', '.join([cast] * len(values))})", values
         case "contains" | "starts_with":
-            if kind != "string":
-                raise RequestError(
-                    "bad_filter", f"{each.op} needs a string column; {each.column} is {kind}", "use equals or between"
-                )
             return _finds(each.op, column, str(values[0]))
+
+
+def filter_values(each: Filter, kind: Type) -> list[object]:
+    """The values of a filter in its column's type."""
+    values = [_typed(each, kind, value) for value in _operands(each)]
+    if each.op in ("contains", "starts_with") and kind != "string":
+        raise RequestError(
+            "bad_filter", f"{each.op} needs a string column; {each.column} is {kind}", "use equals or between"
+        )
+    return values
 
 
 def _operands(each: Filter) -> list[Scalar]:
@@ -371,31 +427,43 @@ def _typed(each: Filter, kind: Type, value: Scalar) -> object:
 
 def _finds(op: Literal["contains", "starts_with"], text: str, needle: str) -> tuple[str, list[object]]:
     """Search text whatever its case. Lower-casing costs as much as searching, so it is left out where it can be."""
-    if needle.lower() == needle.upper():
-        return f"{op}({text}, ?)", [needle]
-    return f"{op}(lower({text}), lower(?))", [needle]
+    if has_case(needle):
+        return f"{op}(lower({text}), lower(?))", [needle]
+    return f"{op}({text}, ?)", [needle]
 
 
-def _quick_filter(schema: pa.Schema, needle: str) -> tuple[str, list[object]]:
-    """The needle anywhere in a row's text; columns that begin with `_` are for programs, and not searched.
+def has_case(text: str) -> bool:
+    return text.lower() != text.upper()
+
+
+def is_searched(column: str, kind: Type, needle: str) -> bool:
+    """Whether a quick filter looks into a column. Columns that begin with `_` are for programs, and not searched.
 
     Numbers are searched for what can be part of one, and times for what looks like part of a date or time.
     """
+    if column.startswith("_"):
+        return False
+    match kind:
+        case "string":
+            return True
+        case "bool":
+            return any(needle.lower() in word for word in ("true", "false"))
+        case "timestamp":
+            return LOOKS_LIKE_A_TIME.fullmatch(needle) is not None
+        case _:
+            return LOOKS_LIKE_A_NUMBER.fullmatch(needle) is not None
+
+
+def _quick_filter(schema: pa.Schema, needle: str) -> tuple[str, list[object]]:
+    """The needle anywhere in a row's text."""
     conditions: list[str] = []
     parameters: list[object] = []
     for field in schema:
-        if field.name.startswith("_"):
-            continue
         kind, column = column_type(field.type), quoted(field.name)
-        text = {"string": column, "timestamp": f"CAST(CAST({column} AS TIMESTAMP) AS VARCHAR)"}.get(
-            kind, f"CAST({column} AS VARCHAR)"
-        )
-        if (
-            kind == "string"
-            or (kind == "bool" and any(needle.lower() in word for word in ("true", "false")))
-            or (kind in ("int64", "double") and LOOKS_LIKE_A_NUMBER.fullmatch(needle))
-            or (kind == "timestamp" and LOOKS_LIKE_A_TIME.fullmatch(needle))
-        ):
+        if is_searched(field.name, kind, needle):
+            text = {"string": column, "timestamp": f"CAST(CAST({column} AS TIMESTAMP) AS VARCHAR)"}.get(
+                kind, f"CAST({column} AS VARCHAR)"
+            )
             condition, values = _finds("contains", text, needle.replace("T", " ") if kind == "timestamp" else needle)
             conditions.append(condition)
             parameters += values

@@ -85,7 +85,7 @@ class Broker:
 
     @property
     def bootstrap_servers(self) -> str:
-        """The address for clients, `host:port`. Known from the first start on."""
+        """The address for clients, `host:port`. Known from the first start on, or from choose_address() on."""
         if self._ports is None:
             raise BrokerError("the broker has no address yet", "call start() first")
         return f"{HOST}:{self._ports.client}"
@@ -101,6 +101,11 @@ class Broker:
     def exit_code(self) -> int | None:
         """How the broker's process ended by itself, as subprocess tells it; None while it runs or there is none."""
         return None if self._process is None else self._process.poll()
+
+    def choose_address(self) -> str:
+        """Return the address that start() will use, for those who can wait for the broker by themselves."""
+        self._ports = _remembered_ports(self._open_directory())
+        return self.bootstrap_servers
 
     def start(self) -> None:
         """Returns when clients can use the broker. If that fails, no process and no temporary directory is left."""

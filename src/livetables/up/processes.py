@@ -90,7 +90,8 @@ class VerbProcess:
         assert process.stdout
         with process.stdout as lines, self.log.open("ab", buffering=0) as log:
             for line in lines:
-                log.write(line)
+                with suppress(OSError):  # a full disk: the process must be listened to all the same
+                    log.write(line)
                 self._heard(line.decode(errors="replace").rstrip())
 
     def _kill_group(self, process: subprocess.Popen[bytes]) -> None:

@@ -80,29 +80,39 @@ class Supervisor:
         changed: Callable[[dict[str, int]], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`changed` is given the process ids, by name, whenever they are others."""
+        """`changed` is given the process ids, by name, whenever they are others, and again after an OSError."""
         self._stop = stop
         self._say = say
         self._changed = changed
         self._clock = clock
         self._kept: list[_Kept] = []
         self._restarts = 0
+        self._untold: str | None = None  # why `changed` could not be called last
 
-    def start(self, child: Child, is_ready: Callable[[], bool]) -> None:
-        """Start one more child and return when it is ready, or `stop` is set.
+    def start(self, *children: Child) -> None:
+        """Start more children at the same time, the last one first.
+
+        Each has to wait by itself for those before it, which may take a while to be started.
+        """
+        added = [_Kept(child, self._clock()) for child in children]
+        self._kept += added
+        for kept in reversed(added):
+            kept.started = self._clock()
+            kept.child.start()
+            tell(log, "process_started", process=kept.child.name, pid=kept.child.pid)
+            self._tell_pids()
+
+    def wait(self, child: Child, is_ready: Callable[[], bool]) -> None:
+        """Return when a child is ready, or `stop` is set.
 
         If it refuses to run, that is an error: whatever is wrong, it would be wrong again. But when another child has
         died meanwhile, that may be all that is wrong.
         """
-        kept = _Kept(child, self._clock())
-        self._kept.append(kept)
-        child.start()
-        tell(log, "process_started", process=child.name, pid=child.pid)
-        self._tell_pids()
         while not self._stop.is_set() and not (child.pid is not None and is_ready()):
             self.look()
             self._stop.wait(LOOK_SECONDS)
-        kept.is_proved = True
+        for kept in self._kept:
+            kept.is_proved = kept.is_proved or kept.child is child
 
     def watch(self) -> None:
         """Look after the children until `stop` is set."""
@@ -111,6 +121,8 @@ class Supervisor:
 
     def look(self) -> None:
         """Notice which children have ended, and start again those whose time has come."""
+        if self._untold:
+            self._tell_pids()
         for kept in self._kept:
             if kept.due is None:
                 ending = kept.child.ended()
@@ -160,4 +172,11 @@ class Supervisor:
 
     def _tell_pids(self) -> None:
         pids = {kept.child.name: kept.child.pid for kept in self._kept}
-        self._changed({name: pid for name, pid in pids.items() if pid is not None})
+        try:
+            self._changed({name: pid for name, pid in pids.items() if pid is not None})
+            self._untold = None
+        except OSError as error:  # a full disk must not end what runs
+            if str(error) != self._untold:
+                self._untold = str(error)
+                tell(log, "process_ids_not_written", logging.WARNING, problem=self._untold)
+                self._say(f"the process ids cannot be written: {error}; trying again until they can")

@@ -1,13 +1,13 @@
-"""The whole system on one machine: a broker if none is given, the table server, the pipeline; started in this order.
+"""The whole system on one machine: a broker if none is given, the table server, the pipeline; started together.
 
 Its directory, `.livetables`, holds everything that it keeps:
 
-    up.json        addresses, key and process ids, while it runs
-    up.lock        held by the one that runs
-    broker/        the embedded broker's records
-    logs/          what server and pipeline said, and `up.log` when they were started and ended
-    spark/         what Spark needs while it runs
-    store.duckdb   the tables, and `checkpoints/` how far they have got, unless the configuration says otherwise
+    up.json            addresses, key and process ids, while it runs
+    up.lock            held by the one that runs
+    broker/            the embedded broker's records
+    logs/              what server and pipeline said, and `up.log` when they were started and ended
+    livetables-spark/  what Spark needs while it runs
+    store.duckdb       the tables, and `checkpoints/` how far they have got, unless the configuration says otherwise
 """
 
 from __future__ import annotations
@@ -80,18 +80,11 @@ def run_system(
         supervisor = Supervisor(stop, say, changed)
         at_the_end.callback(supervisor.stop_all)
 
+        brokers = []
         if kafka is None:
-            say("starting Kafka")
             broker = Broker(system.directory / "broker")
-            supervisor.start(BrokerProcess(broker, system.directory / "broker" / "broker.log"), lambda: True)
-            if stop.is_set():
-                return
-            kafka = broker.bootstrap_servers
-            say(f"Kafka is up at {kafka}")
-            create_missing_topics(kafka, tuple(table.topic for table in system.config.spec.tables), PARTITIONS)
-        if system.demo_rate is not None:
-            at_the_end.enter_context(closing(DemoData(kafka, system.demo_rate)))
-
+            brokers.append(BrokerProcess(broker, system.directory / "broker" / "broker.log"))
+            kafka = broker.choose_address()
         environment = {
             **system.environment,
             **({} if system.token_file else {"LIVETABLES_TOKEN": system.token}),
@@ -110,10 +103,6 @@ def run_system(
             lambda line: is_serving.set() if line.startswith("serving ") else None,
             stop_seconds=SERVER_STOP_SECONDS,
         )
-        supervisor.start(server, is_serving.is_set)
-        if stop.is_set():
-            return
-        say(f"the table server is up at {http}")
         pipeline = VerbProcess(
             "pipeline",
             ["pipeline", *system.arguments],
@@ -122,7 +111,18 @@ def run_system(
             say,
             stop_seconds=PIPELINE_STOP_SECONDS,
         )
-        supervisor.start(pipeline, has_tables)
+        # Server and pipeline take as long to start as the broker, and wait for it by themselves.
+        say("starting Kafka, the table server and Spark" if brokers else "starting the table server and Spark")
+        supervisor.start(*brokers, server, pipeline)
+        if brokers:
+            say(f"Kafka is up at {kafka}")
+            create_missing_topics(kafka, tuple(table.topic for table in system.config.spec.tables), PARTITIONS)
+        if system.demo_rate is not None and not stop.is_set():
+            at_the_end.enter_context(closing(DemoData(kafka, system.demo_rate)))
+        supervisor.wait(server, is_serving.is_set)
+        if not stop.is_set():
+            say(f"the table server is up at {http}")
+        supervisor.wait(pipeline, has_tables)
         if not stop.is_set():
             ready(Addresses(kafka, http, flight))
         supervisor.watch()

@@ -15,11 +15,13 @@ import {
 } from "@angular/core";
 import type { ElementRef } from "@angular/core";
 import { PAGE_ROWS } from "@livetables/client";
-import type { Column, Problem, Row, Subscription, Window } from "@livetables/client";
+import type { Column, Row, Subscription, ViewState, Window } from "@livetables/client";
+import { LiveStateComponent } from "./live-state.component";
 import { LiveTableService } from "./live-table.service";
 
 @Component({
   selector: "live-table",
+  imports: [LiveStateComponent],
   changeDetection: ChangeDetectionStrategy.OnPush,
   template: `
     <div class="bar" role="toolbar" [attr.aria-label]="'Pages of ' + tableName()">
@@ -29,28 +31,28 @@ import { LiveTableService } from "./live-table.service";
       <button type="button" (click)="refresh()">Refresh</button>
       <span class="place" aria-live="polite">{{ place() }}</span>
     </div>
-    @if (problem(); as problem) {
-      <p class="problem" role="alert">{{ problem.problem }}: {{ problem.cure }}</p>
-    }
-    <div class="rows" #scroller tabindex="0" (scroll)="scrolled()">
-      <table [attr.aria-rowcount]="window()?.total">
-        <thead>
-          <tr>
-            @for (column of columns(); track column.name) {
-              <th scope="col" [class.number]="isNumber(column)">{{ column.name }}</th>
-            }
-          </tr>
-        </thead>
-        <tbody>
-          @for (row of rows(); track row._row) {
+    <div class="body">
+      <div class="rows" #scroller tabindex="0" (scroll)="scrolled()">
+        <table [attr.aria-rowcount]="window()?.total">
+          <thead>
             <tr>
               @for (column of columns(); track column.name) {
-                <td [class.number]="isNumber(column)">{{ row[column.name] }}</td>
+                <th scope="col" [class.number]="isNumber(column)">{{ column.name }}</th>
               }
             </tr>
-          }
-        </tbody>
-      </table>
+          </thead>
+          <tbody>
+            @for (row of rows(); track row._row) {
+              <tr>
+                @for (column of columns(); track column.name) {
+                  <td [class.number]="isNumber(column)">{{ row[column.name] }}</td>
+                }
+              </tr>
+            }
+          </tbody>
+        </table>
+      </div>
+      <live-state [state]="state()" />
     </div>
   `,
   styles: `
@@ -66,6 +68,12 @@ import { LiveTableService } from "./live-table.service";
       gap: 0.5rem;
       align-items: center;
       padding: 0.5rem;
+    }
+    .body {
+      position: relative;
+      display: flex;
+      flex: 1;
+      min-height: 3rem;
     }
     .rows {
       overflow: auto;
@@ -102,13 +110,19 @@ export class LiveTableComponent {
     computation: ({ offset }) => offset,
   });
   protected readonly window = signal<Window | null>(null);
-  protected readonly problem = signal<Problem | null>(null);
+  protected readonly state = signal<ViewState | null>(null);
   protected readonly columns = computed(() => this.window()?.columns.filter(({ name }) => !name.startsWith("_")) ?? []);
   protected readonly rows = computed<readonly Row[]>(() => this.window()?.rows ?? []);
-  protected readonly hasNext = computed(() => this.offset() + this.pageSize() < (this.window()?.total ?? 0));
+  /** Where the next page begins: a page that the server has cut is followed by the rows that are missing in it. */
+  readonly #nextOffset = computed(() => {
+    const window = this.window();
+    const isHere = window !== null && window.offset === this.offset() && window.rows.length > 0;
+    return this.offset() + (isHere ? Math.min(window.rows.length, this.pageSize()) : this.pageSize());
+  });
+  protected readonly hasNext = computed(() => this.#nextOffset() < (this.window()?.total ?? 0));
   protected readonly place = computed(() => {
     const window = this.window();
-    if (!window) return "loading";
+    if (!window) return "";
     if (window.rows.length === 0) return `no rows here, ${count(window.total)} in all`;
     const { offset, rows, total } = window;
     return `rows ${count(offset + 1)} to ${count(offset + rows.length)} of ${count(total)}`;
@@ -123,14 +137,13 @@ export class LiveTableComponent {
       const table = this.tableName();
       this.#subscription?.unsubscribe();
       this.window.set(null);
-      this.problem.set(null);
+      this.state.set(null);
       this.#subscription = this.#service.hub.subscribe(table, untracked(this.#view), {
         rows: (window) => {
           this.window.set(window);
-          this.problem.set(null);
         },
-        problem: (problem) => {
-          this.problem.set(problem);
+        state: (state) => {
+          this.state.set(state);
         },
       });
     });
@@ -149,7 +162,7 @@ export class LiveTableComponent {
   }
 
   protected next(): void {
-    if (this.hasNext()) this.#turnTo(this.offset() + this.pageSize());
+    if (this.hasNext()) this.#turnTo(this.#nextOffset());
   }
 
   protected refresh(): void {

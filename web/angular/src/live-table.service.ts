@@ -2,7 +2,18 @@
 import { DestroyRef, Injectable, InjectionToken, effect, inject, signal } from "@angular/core";
 import type { Provider, Signal } from "@angular/core";
 import { LiveTablesClient } from "@livetables/client";
-import type { ClientOptions, Health, Status, Stream, ViewOptions, Window } from "@livetables/client";
+import type {
+  ClientOptions,
+  Health,
+  Latency,
+  Status,
+  Stream,
+  Unsubscribable,
+  ViewListener,
+  ViewOptions,
+  ViewState,
+  Window,
+} from "@livetables/client";
 
 /** The server's address and key; the page's own address, and a key that comes later by `login`, unless provided. */
 export const LIVE_TABLES = new InjectionToken<ClientOptions>("livetables", {
@@ -20,12 +31,17 @@ export class LiveTableService extends LiveTablesClient {
   readonly healthNow: Signal<Health>;
   /** What the server last said of its pipeline and topics; null until it has. */
   readonly statusNow: Signal<Status | null>;
+  /** How long records take from Kafka to this page, in the last minute; null while none come. */
+  readonly latencyNow: Signal<Latency | null>;
 
   constructor() {
     super(inject(LIVE_TABLES));
-    this.healthNow = newestOf(this.health$, this.health);
-    this.statusNow = newestOf<Status | null>(this.status$, null);
+    const streams: Unsubscribable[] = [];
+    this.healthNow = newestOf(this.health$, this.health, streams);
+    this.statusNow = newestOf<Status | null>(this.status$, null, streams);
+    this.latencyNow = newestOf<Latency | null>(this.latency$, null, streams);
     inject(DestroyRef).onDestroy(() => {
+      for (const { unsubscribe } of streams) unsubscribe();
       this.close();
     });
   }
@@ -36,23 +52,40 @@ export class LiveTableService extends LiveTablesClient {
    */
   windowOf(table: () => string, view: () => ViewOptions = () => ({})): Signal<Window | undefined> {
     const shown = signal<Window | undefined>(undefined);
-    effect((onCleanup) => {
-      const { unsubscribe } = this.hub.subscribe(table(), view(), {
-        rows: (window) => {
-          shown.set(window);
-        },
-      });
-      onCleanup(unsubscribe);
+    this.#follow(table, view, {
+      rows: (window) => {
+        shown.set(window);
+      },
     });
     return shown.asReadonly();
   }
+
+  /** How it is with a view, as `windowOf` shows it; null for a moment. */
+  stateOf(table: () => string, view: () => ViewOptions = () => ({})): Signal<ViewState | null> {
+    const told = signal<ViewState | null>(null);
+    this.#follow(table, view, {
+      rows: () => undefined,
+      state: (state) => {
+        told.set(state);
+      },
+    });
+    return told.asReadonly();
+  }
+
+  #follow(table: () => string, view: () => ViewOptions, listener: ViewListener): void {
+    effect((onCleanup) => {
+      onCleanup(this.hub.subscribe(table(), view(), listener).unsubscribe);
+    });
+  }
 }
 
-/** The service's own streams live as long as it does: nobody has to end them. */
-function newestOf<T>(stream: Stream<T>, first: T): Signal<T> {
+/** A stream's newest value, for as long as whoever has the list does not end it. */
+function newestOf<T>(stream: Stream<T>, first: T, streams: Unsubscribable[]): Signal<T> {
   const newest = signal(first);
-  stream.subscribe((value) => {
-    newest.set(value);
-  });
+  streams.push(
+    stream.subscribe((value) => {
+      newest.set(value);
+    }),
+  );
   return newest.asReadonly();
 }

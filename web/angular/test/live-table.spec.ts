@@ -4,7 +4,7 @@ import type { ComponentFixture } from "@angular/core/testing";
 import { TestBed } from "@angular/core/testing";
 import { beforeEach, describe, expect, it } from "vitest";
 import { FakeSurroundings, settled } from "../../core/test/support/fake.js";
-import { schema, snapshot, status, WELCOME } from "../../core/test/support/frames.js";
+import { error, patch, schema, snapshot, status, WELCOME } from "../../core/test/support/frames.js";
 import { LiveTableComponent, LiveTableService, provideLiveTables } from "../src/index";
 
 let world: FakeSurroundings;
@@ -56,10 +56,40 @@ describe("LiveTableService", () => {
     expect(service.hub.viewports).toBe(0);
   });
 
-  it("closes its connection with the app", async () => {
+  it("has a state that follows its signals", async () => {
+    const name = signal("user");
+
+    @Component({ template: `{{ state()?.name }}` })
+    class Page {
+      readonly state = service.stateOf(name);
+    }
+
+    const page = TestBed.createComponent(Page);
+    await page.whenStable();
+    expect(text(page)).toBe("loading");
+    name.set("usr");
+    await page.whenStable();
+    world.socket.receive(error("unknown_table", 1));
+    await page.whenStable();
+    expect(text(page)).toBe("failed");
+  });
+
+  it("tells latency as a signal, from Kafka to here", async () => {
+    service.subscribe("user", () => undefined);
+    const sent = world.now() - 4;
+    const receipt = { kafka: sent - 24, spark: sent - 9, applied: sent - 1, sent };
+    world.socket.receive(schema());
+    world.socket.receive(snapshot([["Ann", 30]]));
+    world.socket.receive(patch({ receipt }, { sequence: 2 }));
+    expect(service.latencyNow()).toBeNull();
+    await world.pass(1_000);
+    expect(service.latencyNow()?.total.p50).toBeCloseTo(28, 0);
+  });
+
+  it("closes its connection with the app, and leaves no timer", async () => {
     TestBed.resetTestingModule();
     await settled();
-    expect(world.openSockets).toEqual([]);
+    expect([world.openSockets, world.timers]).toEqual([[], 0]);
   });
 });
 
@@ -100,7 +130,14 @@ describe("LiveTableComponent", () => {
   it("turns pages: next, previous, first", async () => {
     const fixture = await table(2, 2);
     world.socket.receive(schema());
-    world.socket.receive({ ...snapshot([["Ann", 30]]), offset: 2, total: 5 });
+    world.socket.receive({
+      ...snapshot([
+        ["Ann", 30],
+        ["Bob", 40],
+      ]),
+      offset: 2,
+      total: 5,
+    });
     await fixture.whenStable();
     await press(fixture, "Next");
     expect(world.socket.of("set").at(-1)).toMatchObject({ offset: 4, size: 2 });
@@ -148,6 +185,96 @@ describe("LiveTableComponent", () => {
     });
     await fixture.whenStable();
     expect(element.querySelectorAll("tbody tr")[0]).toBe(bob);
+  });
+
+  it("goes on behind the last row of a page that the server has cut", async () => {
+    const fixture = await table(3);
+    world.socket.receive(schema());
+    world.socket.receive({ ...snapshot([["Ann", 30]]), total: 5, hint: "only 1 row is shown, as rows are large" });
+    await fixture.whenStable();
+    await press(fixture, "Next");
+    expect(world.socket.of("set").at(-1)).toMatchObject({ offset: 1, size: 3 });
+  });
+
+  describe("shows the state of its own rows", () => {
+    function state(fixture: ComponentFixture<unknown>): Element {
+      const found = (fixture.nativeElement as HTMLElement).querySelector("live-state");
+      if (!found) throw new Error("there is no state");
+      return found;
+    }
+
+    function told(fixture: ComponentFixture<unknown>): string {
+      return state(fixture).textContent.trim();
+    }
+
+    it("to everybody: it is a live region, there before it has something to say", async () => {
+      const fixture = await table(2);
+      world.socket.receive(schema());
+      world.socket.receive(snapshot([["Ann", 30]]));
+      await fixture.whenStable();
+      const { role, ariaLive } = { role: state(fixture).role, ariaLive: state(fixture).ariaLive };
+      expect([role, ariaLive, told(fixture)]).toEqual(["status", "polite", ""]);
+    });
+
+    it("while rows are on the way", async () => {
+      const fixture = await table(2);
+      expect(told(fixture)).toBe("Loading: waiting for the first rows");
+      expect(state(fixture).classList).toContain("blank");
+    });
+
+    it("when they are old, and why", async () => {
+      const fixture = await table(2);
+      world.socket.receive(schema());
+      world.socket.receive(snapshot([["Ann", 30]]));
+      world.socket.receive(status("catching_up", "12,000 records are still to be read"));
+      await fixture.whenStable();
+      expect(told(fixture)).toBe("Not current: 12,000 records are still to be read");
+      expect(state(fixture).classList).not.toContain("blank");
+    });
+
+    it("when the connection is lost, and when it is back", async () => {
+      const fixture = await table(2);
+      world.socket.receive(schema());
+      world.socket.receive(snapshot([["Ann", 30]]));
+      world.socket.drop(1006);
+      await fixture.whenStable();
+      expect(told(fixture)).toBe("Reconnecting: the connection to the server is lost");
+      expect(text(fixture)).toContain("Ann");
+      await world.pass(10_000);
+      world.socket.open();
+      world.socket.receive(WELCOME);
+      world.socket.receive(status("live"));
+      await fixture.whenStable();
+      expect(told(fixture)).toBe("");
+    });
+
+    it("when the key is wrong", async () => {
+      const fixture = await table(2);
+      world.socket.drop(4401, "the key is wrong");
+      await fixture.whenStable();
+      expect([told(fixture), state(fixture).getAttribute("data-state")]).toEqual([
+        "Refused: the key is wrong",
+        "refused",
+      ]);
+    });
+
+    it("when there is no such table", async () => {
+      const fixture = await table(2);
+      world.socket.receive(error("unknown_table", 0));
+      await fixture.whenStable();
+      expect(told(fixture)).toBe("Cannot be shown: problem: unknown_table: mend it");
+    });
+
+    it("while the server limits them, in the server's words", async () => {
+      const fixture = await table(2);
+      world.socket.receive(schema());
+      world.socket.receive({ ...snapshot([["Ann", 30]]), hint: "refreshed less often, as it takes 900 ms" });
+      await fixture.whenStable();
+      expect(told(fixture)).toBe("Limited: refreshed less often, as it takes 900 ms");
+      world.socket.receive(patch({}, { sequence: 2 }));
+      await fixture.whenStable();
+      expect(told(fixture)).toBe("");
+    });
   });
 
   it("leaves no viewport behind", async () => {

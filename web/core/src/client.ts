@@ -1,6 +1,7 @@
 /** Everything a page needs of a livetables server, over one socket. */
 import { LiveTableAdapter } from "./adapter.js";
 import type { AdapterOptions, RowsCallback } from "./adapter.js";
+import type { ClockDifference } from "./clock.js";
 import { Connection } from "./connection.js";
 import type { ConnectionState } from "./connection-state.js";
 import { LivetablesError } from "./errors.js";
@@ -11,11 +12,13 @@ import type { Health } from "./health.js";
 import { json, request } from "./http.js";
 import type { ControlReceipt, SqlAnswer } from "./http.js";
 import { TableHub } from "./hub.js";
+import type { Comparisons } from "./hub.js";
+import type { Latency } from "./latency.js";
 import type { ServerFrame, Status, ViewOptions } from "./protocol.js";
-import { streamTableWithRebind } from "./stream.js";
-import type { RebindingStream } from "./stream.js";
+import { follow, streamTableWithRebind } from "./stream.js";
+import type { RebindingStream, RowsListener } from "./stream.js";
 import { LiveValue, streamOf } from "./observable.js";
-import type { Stream, Unsubscribable } from "./observable.js";
+import type { Observer, Stream, Unsubscribable } from "./observable.js";
 import { surroundings } from "./surroundings.js";
 import type { SocketConstructor, Surroundings } from "./surroundings.js";
 import type { Row, Window } from "./window.js";
@@ -48,6 +51,11 @@ export interface SubscribeOptions extends ViewOptions {
 export class LiveTablesClient {
   /** Who looks at what. */
   readonly hub: TableHub;
+  /**
+   * How long records take from Kafka to this client, in the last minute, by the server's clock: once a second, if it is
+   * another figure. Null while no records come.
+   */
+  readonly latency$: Stream<Latency | null>;
   readonly #base: URL;
   readonly #fetch: typeof globalThis.fetch;
   readonly #surroundings: Surroundings;
@@ -82,6 +90,7 @@ export class LiveTablesClient {
     this.#state = new LiveValue(this.#connection.state, options.onError);
     this.#status = new LiveValue<Status | null>(null, options.onError);
     this.#health = new LiveValue(health(this.#connection.state, null), options.onError);
+    this.latency$ = streamOf((observer) => this.#tick(observer));
   }
 
   // The connection
@@ -131,6 +140,16 @@ export class LiveTablesClient {
   /** What the server last said of its pipeline and topics; null until it has. */
   get status$(): Stream<Status | null> {
     return this.#status.stream;
+  }
+
+  /** How far the server's clock is ahead; null until it was measured. */
+  get clockDifference(): ClockDifference | null {
+    return this.#connection.clockDifference;
+  }
+
+  /** How many windows were compared with the server's checksum, and how many of them were others, which is to stay 0. */
+  get comparisons(): Comparisons {
+    return this.hub.comparisons;
   }
 
   /** The tables that were there at login. */
@@ -219,6 +238,11 @@ export class LiveTablesClient {
     return streamTableWithRebind(this.hub, this.#surroundings.later, name, maxRows);
   }
 
+  /** What `streamTableWithRebind` looks at, with problems and state too; the function that is returned ends it. */
+  follow(name: string, maxRows: number, listener: RowsListener): () => void {
+    return follow(this.hub, this.#surroundings.later, name, maxRows, listener);
+  }
+
   // HTTP
 
   /** Publish a control message, like { usersTopic: "users_2", joinType: "left" } or { rollback: true }. */
@@ -238,7 +262,9 @@ export class LiveTablesClient {
   #take(frame: ServerFrame): void {
     switch (frame.type) {
       case "hello": // the connection's own affair, as is that the server was heard
+        break;
       case "heartbeat":
+        this.hub.compare();
         break;
       case "status":
         this.#status.set(frame);
@@ -265,7 +291,27 @@ export class LiveTablesClient {
 
   #tellHealth(): void {
     const now = health(this.#connection.state, this.#status.value);
-    if (now.state !== this.health.state || now.why !== this.health.why) this.#health.set(now);
+    if (now.state === this.health.state && now.why === this.health.why) return;
+    this.#health.set(now);
+    this.hub.setHealth(now);
+  }
+
+  /** Tells the latency every second, if it is another one. */
+  #tick(observer: Observer<Latency | null>): () => void {
+    let told = "";
+    let cancel: () => void = () => undefined;
+    const tell = (): void => {
+      cancel = this.#surroundings.later(tell, LATENCY_MS);
+      const latency = this.hub.latency();
+      const text = JSON.stringify(latency);
+      if (text === told) return;
+      told = text;
+      observer.next(latency);
+    };
+    tell();
+    return () => {
+      cancel();
+    };
   }
 
   /** Ask about the connection's state, soon and whenever it changes, until `isSettled` says so. */
@@ -279,6 +325,7 @@ export class LiveTablesClient {
   }
 }
 
+const LATENCY_MS = 1_000;
 const CLOSED: Problem = { code: "closed", problem: "the client was closed", cure: "call connect() again" };
 
 /** The directory that paths are relative to: of the address that was given, or of the page. */

@@ -1,4 +1,6 @@
 /** The shell around connection-state.ts: a socket, a timer, and the frames that come and go. */
+import { best, measured } from "./clock.js";
+import type { ClockDifference } from "./clock.js";
 import { dueMs, IDLE, next } from "./connection-state.js";
 import type { ConnectionEvent, ConnectionState, Effect } from "./connection-state.js";
 import { LivetablesError } from "./errors.js";
@@ -7,6 +9,7 @@ import type { ErrorFrame, ServerFrame } from "./protocol.js";
 import type { Socket, SocketEvent, Surroundings } from "./surroundings.js";
 
 const CLOSE_ABNORMAL = 1006;
+const UNPROMPTED_MS = 10_000; // after so long a silence a server sends a heartbeat that is no answer
 
 /** What somebody on the connection is told. */
 export interface ConnectionListener {
@@ -26,6 +29,9 @@ export class Connection {
   #state = IDLE;
   #socket: Socket | null = null;
   #heardAt = 0;
+  /** When the server was asked something that it answers with its time; null once it has. */
+  #askedAt: number | null = null;
+  #measurements: readonly ClockDifference[] = [];
   #cancelTimer: (() => void) | null = null;
   #stopWatching: (() => void) | null = null;
   readonly #events: ConnectionEvent[] = [];
@@ -44,6 +50,25 @@ export class Connection {
 
   get frameBytesMax(): number | null {
     return this.#state.name === "open" ? this.#state.welcome.limits.frame_bytes : null;
+  }
+
+  get windowRowsMax(): number | null {
+    return this.#state.name === "open" ? this.#state.welcome.limits.window_rows : null;
+  }
+
+  /** A server that tells its time at the hello. */
+  get hasChecksums(): boolean {
+    return this.#state.name === "open" && this.#state.welcome.time !== undefined;
+  }
+
+  /** Null until the server has told its time. */
+  get clockDifference(): ClockDifference | null {
+    return best(this.#measurements);
+  }
+
+  /** The time by the server's clock. */
+  now(): number {
+    return this.#surroundings.now() + (this.clockDifference?.aheadMs ?? 0);
   }
 
   connect(): void {
@@ -97,16 +122,22 @@ export class Connection {
         this.#open();
         break;
       case "login":
+        this.#measurements = []; // it may be another server
+        this.#askedAt = this.#surroundings.now();
         this.#socket?.send(encode({ type: "hello", protocol: PROTOCOL, token: this.#token }));
         break;
       case "restore":
         this.#listener.restore();
         break;
-      case "heartbeat":
+      case "heartbeat": {
+        const now = this.#surroundings.now();
+        this.#askedAt = now - this.#heardAt < UNPROMPTED_MS / 2 ? now : null;
         this.send(encode({ type: "heartbeat" }));
         break;
+      }
       case "resync":
         this.#heardAt = this.#surroundings.now(); // what counts is an answer from now on
+        this.#askedAt = null;
         this.send(encode({ type: "heartbeat" }));
         this.#listener.resync();
         break;
@@ -114,6 +145,12 @@ export class Connection {
         this.#drop();
         break;
     }
+  }
+
+  #measure(time: string): void {
+    if (this.#askedAt === null) return;
+    this.#measurements = measured(this.#measurements, this.#askedAt, this.#heardAt, time);
+    this.#askedAt = null;
   }
 
   #open(): void {
@@ -174,6 +211,7 @@ export class Connection {
       return;
     }
     if (!frame) return;
+    if ((frame.type === "hello" || frame.type === "heartbeat") && frame.time !== undefined) this.#measure(frame.time);
     if (frame.type === "hello") this.#happened({ name: "welcome", welcome: frame });
     else if (frame.type === "error" && isRefusal(frame)) this.#happened({ name: "refused", problem: problemOf(frame) });
     else if (this.#state.name === "open") this.#listener.frame(frame);

@@ -5,11 +5,28 @@
  * what a frame means; this is the shell around it.
  */
 import type { Problem } from "./errors.js";
+import type { Health } from "./health.js";
+import { LatencyMeter } from "./latency.js";
+import type { Latency } from "./latency.js";
 import { encode } from "./protocol.js";
-import type { ClientFrame, Column, SubscriptionFrame, ViewOptions } from "./protocol.js";
-import { viewKey, viewOf } from "./view.js";
+import type { ClientFrame, Column, Receipt, ResyncReason, SubscriptionFrame, ViewOptions } from "./protocol.js";
+import { tableNameProblem } from "./table-name.js";
+import { sizeProblem, viewKey, viewOf } from "./view.js";
 import type { View } from "./view.js";
-import { asked, doubted, lost, moved, setFrame, step, subscribeFrame, viewport } from "./viewport.js";
+import { isSameState, viewState } from "./view-state.js";
+import type { ViewState } from "./view-state.js";
+import {
+  asked,
+  compared,
+  doubted,
+  lost,
+  moved,
+  rejected,
+  setFrame,
+  step,
+  subscribeFrame,
+  viewport,
+} from "./viewport.js";
 import type { News, Step, Viewport } from "./viewport.js";
 import { areSame } from "./window.js";
 import type { Window } from "./window.js";
@@ -18,6 +35,12 @@ import type { Window } from "./window.js";
 export interface Wire {
   /** How long a frame may be, while the server can be told something; null while it cannot. */
   readonly frameBytesMax: number | null;
+  /** How many rows a window may have; null while the server cannot be told something. */
+  readonly windowRowsMax: number | null;
+  /** Whether the server knows of checksums and of reasons for a resync. */
+  readonly hasChecksums: boolean;
+  /** The time by the server's clock. */
+  now(): number;
   send(text: string): void;
 }
 
@@ -30,6 +53,14 @@ export interface ViewListener {
   rebound?(before: string, generation: string): void;
   /** Why no rows come. They come by themselves when it is mended. */
   problem?(problem: Problem): void;
+  /** How it is with this view, soon and whenever that changes; after the rows that changed it. */
+  state?(state: ViewState): void;
+}
+
+/** Windows that were compared with the server's checksum, and how many of them were others, which is to stay 0. */
+export interface Comparisons {
+  readonly compared: number;
+  readonly different: number;
 }
 
 export interface Subscription {
@@ -38,6 +69,8 @@ export interface Subscription {
   readonly look: (options: ViewOptions) => void;
   /** Ask for the whole window again. */
   readonly resync: () => void;
+  /** How long records took to this view in the last minute; null if none came. */
+  readonly latency: () => Latency | null;
 }
 
 export class TableHub {
@@ -45,7 +78,10 @@ export class TableHub {
   readonly #report: (error: unknown) => void;
   readonly #byKey = new Map<string, Shared>();
   readonly #bySub = new Map<number, Shared>();
+  readonly #meter = new LatencyMeter();
   #subs = 0;
+  #health: Health = { state: "closed", why: "not connected" };
+  #comparisons: Comparisons = { compared: 0, different: 0 };
 
   /** `report` is told what listeners throw. */
   constructor(wire: Wire, report: (error: unknown) => void = console.error) {
@@ -58,9 +94,18 @@ export class TableHub {
     return this.#byKey.size;
   }
 
+  get comparisons(): Comparisons {
+    return this.#comparisons;
+  }
+
+  /** How long records took to all views in the last minute; null if none came. */
+  latency(): Latency | null {
+    return this.#meter.summary(this.#wire.now());
+  }
+
   subscribe(table: string, options: ViewOptions, listener: ViewListener): Subscription {
     let isLooking = true;
-    const looker: Looker = { listener, isServed: false, columns: null };
+    const looker: Looker = { listener, isServed: false, columns: null, window: null, state: null };
     let shared = this.#join(table, viewOf(options), looker);
     return {
       unsubscribe: () => {
@@ -74,7 +119,14 @@ export class TableHub {
       resync: () => {
         if (isLooking) this.#resync(shared);
       },
+      latency: () => shared.meter.summary(this.#wire.now()),
     };
+  }
+
+  /** The connection, or what the server says of its tables, is another. */
+  setHealth(health: Health): void {
+    this.#health = health;
+    for (const shared of [...this.#byKey.values()]) this.#tellStates(shared);
   }
 
   /** There is a new connection, and the server knows nothing yet. */
@@ -89,7 +141,18 @@ export class TableHub {
 
   take(frame: SubscriptionFrame): void {
     const shared = this.#bySub.get(frame.sub);
-    if (shared) this.#advance(shared, step(shared.viewport, frame));
+    if (!shared) return;
+    const after = step(shared.viewport, frame, this.#wire.now());
+    this.#advance(shared, after);
+    const isShown = after.news.some(({ kind }) => kind === "window");
+    if (isShown && "receipt" in frame && frame.receipt) this.#record(shared, frame.receipt);
+  }
+
+  /** Nothing else is to be done just now: compare the checksums that were left. */
+  compare(): void {
+    for (const shared of [...this.#byKey.values()]) {
+      this.#advance(shared, compared(shared.viewport, this.#wire.now()));
+    }
   }
 
   /** The server did not take a frame, and did not say which one. */
@@ -101,7 +164,7 @@ export class TableHub {
     const key = viewKey(table, view);
     let shared = this.#byKey.get(key);
     if (!shared) {
-      shared = { viewport: viewport(table, view, this.#subs++), key, lookers: new Set() };
+      shared = { viewport: viewport(table, view, this.#subs++), key, lookers: new Set(), meter: new LatencyMeter() };
       this.#byKey.set(key, shared);
       this.#bySub.set(shared.viewport.sub, shared);
       this.#open(shared);
@@ -135,13 +198,31 @@ export class TableHub {
     this.#byKey.set(key, shared);
     shared.key = key;
     shared.viewport = moved(shared.viewport, view);
-    if (shared.viewport.phase === "refused") this.#open(shared);
-    else if (shared.viewport.phase !== "unsent") this.#ask(shared, setFrame(shared.viewport));
+    const { phase, sub } = shared.viewport;
+    if (phase === "refused") this.#open(shared);
+    else if (phase !== "unsent" && this.#objection(shared.viewport)) {
+      this.#send({ type: "unsubscribe", sub });
+      this.#open(shared);
+    } else if (phase !== "unsent") this.#ask(shared, setFrame(shared.viewport));
+    this.#tellStates(shared);
     return shared;
   }
 
+  /** What the server would not take, and would not say of which view. */
+  #objection({ table, view }: Viewport): Problem | null {
+    return tableNameProblem(table) ?? sizeProblem(view, this.#wire.windowRowsMax);
+  }
+
   #open(shared: Shared): void {
-    if (this.#wire.frameBytesMax !== null) this.#ask(shared, subscribeFrame(shared.viewport));
+    if (this.#wire.frameBytesMax === null) return;
+    const problem = this.#objection(shared.viewport);
+    if (problem) {
+      const refusal = rejected(shared.viewport, problem);
+      shared.viewport = refusal.viewport;
+      queueMicrotask(() => {
+        if (shared.viewport === refusal.viewport) this.#advance(shared, refusal);
+      });
+    } else this.#ask(shared, subscribeFrame(shared.viewport, this.#wire.hasChecksums));
   }
 
   /** Send a frame that is answered with a window. */
@@ -160,14 +241,30 @@ export class TableHub {
     this.#send({ type: "resync", sub: shared.viewport.sub });
   }
 
-  #advance(shared: Shared, { viewport, news, ask }: Step): void {
+  #resyncFor(reason: ResyncReason, sub: number): void {
+    this.#send({ type: "resync", sub, ...(this.#wire.hasChecksums && { reason }) });
+  }
+
+  #advance(shared: Shared, { viewport, news, ask, isCompared }: Step): void {
     shared.viewport = viewport;
-    if (ask === "resync") this.#send({ type: "resync", sub: viewport.sub });
+    if (isCompared) {
+      const { compared: times, different } = this.#comparisons;
+      this.#comparisons = { compared: times + 1, different: different + (ask === "checksum" ? 1 : 0) };
+    }
+    if (ask === "gap" || ask === "checksum") this.#resyncFor(ask, viewport.sub);
     if (ask === "subscribe") this.#renumber(shared);
     for (const each of news) {
       if (shared.viewport.revision !== viewport.revision) return; // a listener looks elsewhere now
       for (const looker of [...shared.lookers]) this.#tell(shared, looker, each);
     }
+    if (news.length > 0) this.#tellStates(shared);
+  }
+
+  /** When those who look have it. */
+  #record(shared: Shared, receipt: Receipt): void {
+    const hereMs = this.#wire.now();
+    shared.meter.record(receipt, hereMs);
+    this.#meter.record(receipt, hereMs);
   }
 
   /** Open it under another number: the server does not know this one. */
@@ -181,11 +278,28 @@ export class TableHub {
   /** A late looker gets what is here at once, but not before `subscribe` has returned. */
   #serveSoon(shared: Shared, looker: Looker): void {
     queueMicrotask(() => {
+      if (!shared.lookers.has(looker)) return;
       const { window, problem } = shared.viewport;
-      if (looker.isServed || !shared.lookers.has(looker)) return;
-      if (window) this.#tell(shared, looker, { kind: "window", window });
-      if (problem) this.#tell(shared, looker, { kind: "problem", problem });
+      const isServed = looker.isServed;
+      if (!isServed && window) this.#tell(shared, looker, { kind: "window", window });
+      if (!isServed && problem) this.#tell(shared, looker, { kind: "problem", problem });
+      this.#tellState(shared, looker);
     });
+  }
+
+  #tellStates(shared: Shared): void {
+    for (const looker of [...shared.lookers]) this.#tellState(shared, looker);
+  }
+
+  #tellState(shared: Shared, looker: Looker): void {
+    const state = viewState(this.#health, shared.viewport.problem, looker.window);
+    if (!shared.lookers.has(looker) || (looker.state && isSameState(looker.state, state))) return;
+    looker.state = state;
+    try {
+      looker.listener.state?.(state);
+    } catch (error) {
+      this.#report(error);
+    }
   }
 
   #tell(shared: Shared, looker: Looker, news: News): void {
@@ -215,12 +329,16 @@ interface Looker {
   isServed: boolean;
   /** Those it was told of. */
   columns: readonly Column[] | null;
+  /** What it shows: that of where it looked before, until the next one is here. */
+  window: Window | null;
+  state: ViewState | null;
 }
 
 interface Shared {
   viewport: Viewport;
   key: string;
   readonly lookers: Set<Looker>;
+  readonly meter: LatencyMeter;
 }
 
 function tell(looker: Looker, news: News): void {
@@ -231,6 +349,7 @@ function tell(looker: Looker, news: News): void {
       break;
     case "window":
       looker.isServed = true;
+      looker.window = news.window;
       if (!looker.columns || !areSame(looker.columns, news.window.columns)) {
         looker.columns = news.window.columns;
         listener.schema?.(news.window.columns);

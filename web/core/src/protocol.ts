@@ -64,6 +64,8 @@ export interface Subscribe {
   readonly view: ViewOptions;
   readonly revision: number;
   readonly format: "json";
+  /** Whether data frames are to have a checksum; a server that tells no `time` does not know the field. */
+  readonly checksum?: true;
 }
 
 export interface SetView extends ViewOptions {
@@ -72,9 +74,13 @@ export interface SetView extends ViewOptions {
   readonly revision: number;
 }
 
+/** Why a whole window is asked for: a patch did not follow, or its checksum is another one. */
+export type ResyncReason = "gap" | "checksum";
+
 export interface Resync {
   readonly type: "resync";
   readonly sub: number;
+  readonly reason?: ResyncReason;
 }
 
 export interface Unsubscribe {
@@ -104,6 +110,8 @@ export interface Welcome {
   readonly type: "hello";
   readonly protocol: number;
   readonly server: string;
+  /** The server's clock when it answered; an older server does not tell it, and has no checksums. */
+  readonly time?: string;
   readonly tables: readonly string[];
   readonly heartbeat_seconds: number;
   readonly idle_seconds: number;
@@ -140,12 +148,34 @@ interface DataFrame {
   readonly newest: string | null;
 }
 
+/** When the newest record of a frame was where, in ms since 1970 by the clocks of those who measured. */
+export interface Receipt {
+  /** In Kafka. */
+  readonly kafka: number;
+  /** Out of Spark. */
+  readonly spark: number;
+  /** Applied by the server. */
+  readonly applied: number;
+  /** In this frame. */
+  readonly sent: number;
+}
+
+/** What a frame with rows says of them beside the rows. An older server has none of it. */
+interface RowsFrame extends DataFrame {
+  /** Null if no record caused the frame: a first window, a resync, another range, a swap. */
+  readonly receipt?: Receipt | null;
+  /** A sentence for people, while the server limits this view. */
+  readonly hint?: string;
+  /** Of the window after the frame, see checksum.ts. */
+  readonly checksum?: string;
+}
+
 export interface Schema extends DataFrame {
   readonly type: "schema";
   readonly columns: readonly Column[];
 }
 
-export interface Snapshot extends DataFrame {
+export interface Snapshot extends RowsFrame {
   readonly type: "snapshot";
   readonly offset: number;
   readonly total: number;
@@ -153,7 +183,7 @@ export interface Snapshot extends DataFrame {
   readonly rows: readonly (readonly Value[])[];
 }
 
-export interface Patch extends DataFrame {
+export interface Patch extends RowsFrame {
   readonly type: "patch";
   readonly total: number;
   readonly removed: readonly number[];
@@ -209,8 +239,15 @@ const isTextOrNull: Check = (value) => value === null || typeof value === "strin
 const isNumber: Check = (value) => typeof value === "number";
 const isList: Check = (value) => Array.isArray(value);
 const isObject: Check = (value) => typeof value === "object" && value !== null && !Array.isArray(value);
+const isTextIfGiven: Check = (value) => value === undefined || typeof value === "string";
 const isTextOrNullIfGiven: Check = (value) => value === undefined || isTextOrNull(value);
 const isNumberIfGiven: Check = (value) => value === undefined || typeof value === "number";
+
+const isReceiptIfGiven: Check = (value) =>
+  value === undefined ||
+  value === null ||
+  RECEIPT.every((phase) => Number.isFinite((value as Partial<Receipt>)[phase]));
+const RECEIPT = ["kafka", "spark", "applied", "sent"] as const satisfies (keyof Receipt)[];
 
 const HEADING = {
   sub: isNumber,
@@ -221,9 +258,23 @@ const HEADING = {
   newest: isTextOrNull,
 };
 
+const ROWS_HEADING = {
+  ...HEADING,
+  receipt: isReceiptIfGiven,
+  hint: isTextIfGiven,
+  checksum: isTextIfGiven,
+};
+
 // Cells are not looked at: ten thousand rows are to be shown, not inspected.
 const FIELDS = {
-  hello: { protocol: isNumber, server: isText, tables: isList, heartbeat_seconds: isNumber, limits: isObject },
+  hello: {
+    protocol: isNumber,
+    server: isText,
+    time: isTextIfGiven,
+    tables: isList,
+    heartbeat_seconds: isNumber,
+    limits: isObject,
+  },
   status: {
     state: isText,
     message: isText,
@@ -232,8 +283,8 @@ const FIELDS = {
     sources: isList,
   },
   schema: { ...HEADING, columns: isList },
-  snapshot: { ...HEADING, offset: isNumber, total: isNumber, ids: isList, rows: isList },
-  patch: { ...HEADING, total: isNumber, removed: isList, inserted: isList, updated: isList },
+  snapshot: { ...ROWS_HEADING, offset: isNumber, total: isNumber, ids: isList, rows: isList },
+  patch: { ...ROWS_HEADING, total: isNumber, removed: isList, inserted: isList, updated: isList },
   rebound: { ...HEADING, before: isText },
   heartbeat: { time: isText },
   error: { sub: isNumberIfGiven, code: isText, problem: isText, cure: isText },

@@ -1,6 +1,6 @@
 /** Rows of a table by its name, that follow it through every generation. */
 import { REACQUIRE_MS } from "./adapter.js";
-import type { Subscription, TableHub } from "./hub.js";
+import type { Subscription, TableHub, ViewListener } from "./hub.js";
 import { streamOf } from "./observable.js";
 import type { Observer, Stream } from "./observable.js";
 import type { Surroundings } from "./surroundings.js";
@@ -14,6 +14,9 @@ export interface RebindingStream<T> {
   /** Ends `rows$` for everybody. */
   readonly dispose: () => void;
 }
+
+/** Who looks at rows, whatever their generation and columns. */
+export type RowsListener = Pick<ViewListener, "rows" | "problem" | "state">;
 
 /**
  * The first `maxRows` rows of a table. The server tells by itself when another generation takes over; should it not,
@@ -33,8 +36,10 @@ export function streamTableWithRebind<T extends object = Row>(
       return () => undefined;
     }
     observers.add(observer);
-    const stop = follow(hub, later, name, maxRows, (rows) => {
-      observer.next(rows as unknown as T[]); // what a row holds is for whoever named the table to say
+    const stop = follow(hub, later, name, maxRows, {
+      rows: ({ rows }) => {
+        observer.next([...rows] as unknown as T[]); // what a row holds is for whoever named the table to say
+      },
     });
     return () => {
       observers.delete(observer);
@@ -48,12 +53,13 @@ export function streamTableWithRebind<T extends object = Row>(
   return { rows$, dispose };
 }
 
-function follow(
+/** Look at the same rows with a listener of one's own; the function that is returned ends it. */
+export function follow(
   hub: TableHub,
   later: Surroundings["later"],
   name: string,
   maxRows: number,
-  onRows: (rows: Row[]) => void,
+  listener: RowsListener,
 ): () => void {
   let shown: string | null = null; // the generation of the rows
   let named: Value | undefined; // the generation that the orchestrator names
@@ -64,8 +70,10 @@ function follow(
     {
       rows: (window) => {
         shown = window.generation;
-        onRows([...window.rows]);
+        listener.rows(window);
       },
+      problem: (problem) => listener.problem?.(problem),
+      state: (state) => listener.state?.(state),
     },
   );
   const status: Subscription = hub.subscribe(

@@ -1,4 +1,5 @@
 /** What somebody looks at, with nothing left out: two views are one viewport if all of it is the same. Pure. */
+import type { Problem } from "./errors.js";
 import type { Filter, ViewOptions } from "./protocol.js";
 
 export const PAGE_ROWS = 300;
@@ -25,6 +26,16 @@ export function viewOf(options: ViewOptions): View {
     quick: options.quick ?? "",
     offset: options.offset ?? 0,
     size: options.size ?? PAGE_ROWS,
+  };
+}
+
+/** Return why a server that gives so many rows at once does not give this view; null if it does. */
+export function sizeProblem({ size }: View, rowsMax: number | null): Problem | null {
+  if (rowsMax === null || size <= rowsMax) return null;
+  return {
+    code: "limit",
+    problem: `${size.toLocaleString("en")} rows are too many: the server gives ${rowsMax.toLocaleString("en")} at once`,
+    cure: "ask for fewer rows, or for a page of them by offset and size",
   };
 }
 

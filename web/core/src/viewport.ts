@@ -6,11 +6,17 @@
  * | unsent  | the server does not know of it                                 |
  * | asked   | the server knows of it, its window is still to come            |
  * | current | its window is here, and follows by patches                     |
- * | lost    | a patch did not fit; the whole window was asked for            |
+ * | lost    | a patch did not follow; the whole window was asked for         |
  * | refused | the server does not take it, as there are too many             |
+ *
+ * Checksums are compared with some frames, as each costs a look at the whole window: with the first patch after a
+ * snapshot, with later ones once a second at most, and at a heartbeat if the last frame was not compared. A snapshot is
+ * the whole window and needs none. After a difference the window is asked for again, and the next comparison waits for
+ * a second: should client and server never agree, that is no storm.
  */
+import { checksum } from "./checksum.js";
 import type { Problem } from "./errors.js";
-import type { Column, SetView, Subscribe, SubscriptionFrame } from "./protocol.js";
+import type { Column, ResyncReason, SetView, Subscribe, SubscriptionFrame } from "./protocol.js";
 import type { View } from "./view.js";
 import { areSame, patched, shown } from "./window.js";
 import type { Window } from "./window.js";
@@ -28,7 +34,21 @@ export interface Viewport {
   readonly generation: string | null;
   readonly window: Window | null;
   readonly problem: Problem | null;
+  readonly comparison: Comparison;
 }
+
+/** Whether the window is the server's. */
+interface Comparison {
+  /** When it was last compared. */
+  readonly atMs: number;
+  readonly wasSame: boolean;
+  /** Whether the window is still that of a snapshot. */
+  readonly isWhole: boolean;
+  /** The checksum of the window that is yet to be compared. */
+  readonly open: string | null;
+}
+
+export const COMPARE_MS = 1_000;
 
 /** What those who look are told. */
 export type News =
@@ -36,13 +56,15 @@ export type News =
   | { readonly kind: "window"; readonly window: Window }
   | { readonly kind: "problem"; readonly problem: Problem };
 
-/** What is to be sent to the server. */
-export type Ask = "nothing" | "resync" | "subscribe";
+/** What is to be sent to the server: nothing, its window anew, or a resync for a reason. */
+export type Ask = "nothing" | "subscribe" | ResyncReason;
 
 export interface Step {
   readonly viewport: Viewport;
   readonly news: readonly News[];
   readonly ask: Ask;
+  /** Whether a checksum was compared. */
+  readonly isCompared: boolean;
 }
 
 export function viewport(table: string, view: View, sub: number): Viewport {
@@ -56,13 +78,16 @@ export function viewport(table: string, view: View, sub: number): Viewport {
     generation: null,
     window: null,
     problem: null,
+    comparison: { atMs: -Infinity, wasSame: true, isWhole: true, open: null },
   };
 }
 
-/** The frame that opens it. */
-export function subscribeFrame({ table, view, sub, revision }: Viewport): Subscribe {
+/** The frame that opens it; with checksums, if the server knows of them. */
+export function subscribeFrame({ table, view, sub, revision }: Viewport, hasChecksums: boolean): Subscribe {
   const { columns, ...rest } = view;
-  return { type: "subscribe", sub, table, view: columns ? { columns, ...rest } : rest, revision, format: "json" };
+  const shown = columns ? { columns, ...rest } : rest;
+  const frame: Subscribe = { type: "subscribe", sub, table, view: shown, revision, format: "json" };
+  return hasChecksums ? { ...frame, checksum: true } : frame;
 }
 
 /** The frame that makes it look elsewhere. It names everything: the server may not have taken an earlier one. */
@@ -92,40 +117,52 @@ export function doubted(before: Viewport, problem: Problem): Step {
     : stay(before);
 }
 
-export function step(before: Viewport, frame: SubscriptionFrame): Step {
+/** The server is not asked for it, as it cannot have it. */
+export function rejected(before: Viewport, problem: Problem): Step {
+  if (before.phase === "refused" && before.problem) return stay(before);
+  return told({ ...before, phase: "refused", problem }, { kind: "problem", problem });
+}
+
+/** A heartbeat came: there is time to compare what was not. */
+export function compared(before: Viewport, nowMs: number): Step {
+  const { window, comparison, phase } = before;
+  if (phase !== "current" || !window || comparison.open === null) return stay(before);
+  const isSame = checksum(window) === comparison.open;
+  const after = { ...before, comparison: { ...comparison, atMs: nowMs, wasSame: isSame, open: null } };
+  return { ...(isSame ? stay(after) : ask(after, "checksum")), isCompared: true };
+}
+
+export function step(before: Viewport, frame: SubscriptionFrame, nowMs: number): Step {
   // The server takes the columns for known once it has told them, though a `set` may have been under way meanwhile:
   // so those count whatever their revision. Rows of an earlier revision are of another view.
   if ((frame.type === "snapshot" || frame.type === "patch") && frame.revision !== before.revision) return stay(before);
-  const react = TABLE[before.phase][frame.type] as (before: Viewport, frame: SubscriptionFrame) => Step;
-  return react(before, frame);
+  const react = TABLE[before.phase][frame.type] as Reaction<SubscriptionFrame>;
+  return react(before, frame, nowMs);
 }
 
 type Kind = SubscriptionFrame["type"];
 type FrameOf<K extends Kind> = Extract<SubscriptionFrame, { type: K }>;
-type Table = Readonly<Record<Phase, { readonly [K in Kind]: (before: Viewport, frame: FrameOf<K>) => Step }>>;
+type Reaction<F> = (before: Viewport, frame: F, nowMs: number) => Step;
+type Table = Readonly<Record<Phase, { readonly [K in Kind]: Reaction<FrameOf<K>> }>>;
 
 const TABLE = {
   unsent: { schema: stay, rebound: stay, snapshot: stay, patch: stay, error: stay },
-  asked: { schema: learn, rebound: rebind, snapshot: show, patch: ask, error: fail },
+  asked: { schema: learn, rebound: rebind, snapshot: show, patch: miss, error: fail },
   current: { schema: learn, rebound: rebind, snapshot: show, patch: follow, error: fail },
   lost: { schema: learn, rebound: rebind, snapshot: show, patch: stay, error: fail },
   refused: { schema: stay, rebound: stay, snapshot: stay, patch: stay, error: stay },
 } satisfies Table;
 
 function stay(before: Viewport): Step {
-  return { viewport: before, news: [], ask: "nothing" };
+  return { viewport: before, news: [], ask: "nothing", isCompared: false };
 }
 
 function told(viewport: Viewport, ...news: readonly News[]): Step {
-  return { viewport, news, ask: "nothing" };
+  return { ...stay(viewport), news };
 }
 
 function learn(before: Viewport, { columns }: FrameOf<"schema">): Step {
-  return {
-    viewport: { ...before, columns: areSame(columns, before.columns) ? before.columns : columns },
-    news: [],
-    ask: "nothing",
-  };
+  return stay({ ...before, columns: areSame(columns, before.columns) ? before.columns : columns });
 }
 
 function rebind(before: Viewport, frame: FrameOf<"rebound">): Step {
@@ -134,24 +171,46 @@ function rebind(before: Viewport, frame: FrameOf<"rebound">): Step {
 
 function show(before: Viewport, frame: FrameOf<"snapshot">): Step {
   const window = shown(frame, before.columns);
-  const after: Viewport = { ...before, phase: "current", generation: frame.generation, window, problem: null };
+  const comparison: Comparison = { ...before.comparison, isWhole: true, open: null };
+  const after: Viewport = {
+    ...before,
+    phase: "current",
+    generation: frame.generation,
+    window,
+    problem: null,
+    comparison,
+  };
   // After a reconnect nobody says that it is another generation.
   const isOther = before.generation !== null && before.generation !== frame.generation;
   const first = isOther ? [rebound(before.generation, frame.generation)] : [];
   return told(after, ...first, { kind: "window", window });
 }
 
-function follow(before: Viewport, frame: FrameOf<"patch">): Step {
+function follow(before: Viewport, frame: FrameOf<"patch">, nowMs: number): Step {
   const window = before.window && patched(before.window, frame);
-  return window ? told({ ...before, window }, { kind: "window", window }) : ask(before);
+  if (!window) return miss(before);
+  const open = frame.checksum ?? null;
+  const after: Viewport = { ...before, window, comparison: { ...before.comparison, isWhole: false, open } };
+  const step = isDue(before.comparison, nowMs) ? compared(after, nowMs) : stay(after);
+  return step.ask === "nothing"
+    ? { ...step, news: [{ kind: "window", window }] }
+    : { ...step, viewport: { ...step.viewport, window: before.window } }; // what is wrong is not shown
 }
 
-function ask(before: Viewport): Step {
-  return { viewport: lost(before), news: [], ask: "resync" };
+function isDue({ atMs, wasSame, isWhole }: Comparison, nowMs: number): boolean {
+  return (isWhole && wasSame) || nowMs - atMs >= COMPARE_MS;
+}
+
+function miss(before: Viewport): Step {
+  return ask(before, "gap");
+}
+
+function ask(before: Viewport, reason: ResyncReason): Step {
+  return { ...stay(lost(before)), ask: reason };
 }
 
 function fail(before: Viewport, { code, problem, cure }: FrameOf<"error">): Step {
-  if (code === "unknown_subscription") return { viewport: { ...before, phase: "unsent" }, news: [], ask: "subscribe" };
+  if (code === "unknown_subscription") return { ...stay({ ...before, phase: "unsent" }), ask: "subscribe" };
   const why: Problem = { code, problem, cure };
   const isRefused = code === "limit" || code === "bad_frame";
   // Otherwise the server keeps it, and sends its window when it can.

@@ -18,6 +18,8 @@ export interface Window {
   readonly offset: number;
   /** How many rows pass the filters in the whole table. */
   readonly total: number;
+  /** A sentence for people while the server limits this view: there may be fewer rows than asked for, or older ones. */
+  readonly hint: string | null;
   /** A row that a patch did not touch is the same object as before. */
   readonly rows: readonly Row[];
 }
@@ -39,6 +41,7 @@ export function shown(frame: Snapshot, columns: readonly Column[]): Window {
     columns,
     offset: frame.offset,
     total: frame.total,
+    hint: frame.hint ?? null,
     rows: frame.ids.map((id, index) => row(id, frame.rows[index] ?? [], columns)),
   };
 }
@@ -54,7 +57,8 @@ export function patched(window: Window, frame: Patch): Window | undefined {
     if (!before || name === undefined) return undefined;
     rows[position] = { ...before, [name]: value };
   }
-  return { ...window, sequence: frame.sequence, newest: frame.newest, total: frame.total, rows };
+  const { sequence, newest, total, hint = null } = frame;
+  return { ...window, sequence, newest, total, hint, rows };
 }
 
 /** The rows that stay, in their order, with the inserted ones between them: in one pass, however many there are. */

@@ -24,7 +24,7 @@ class FakeHandle implements Handle {
     this.views.push(view);
     this.#listeners.push(listener);
     this.lookers++;
-    return { unsubscribe: () => this.lookers--, look: vi.fn(), resync: vi.fn() };
+    return { unsubscribe: () => this.lookers--, look: vi.fn(), resync: vi.fn(), latency: () => null };
   }
 
   onClosed(listener: () => void): () => void {

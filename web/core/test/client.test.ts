@@ -1,8 +1,9 @@
 import { afterEach, beforeEach, describe, expect, expectTypeOf, it, vi } from "vitest";
 import { LiveTablesClient } from "../src/client.js";
 import type { SocketConstructor } from "../src/surroundings.js";
+import { nodeChecksum } from "./support/checksum.js";
 import { FakeSurroundings, settled } from "./support/fake.js";
-import { COLUMNS, error, schema, snapshot, status, WELCOME } from "./support/frames.js";
+import { COLUMNS, error, patch, schema, snapshot, status, WELCOME } from "./support/frames.js";
 
 let world: FakeSurroundings;
 let client: LiveTablesClient;
@@ -151,6 +152,80 @@ describe("a subscription", () => {
     expect(names).toEqual([["Ann", 1]]);
     expect(client.hub.viewports).toBe(0);
   });
+});
+
+describe("the server's clock", () => {
+  const now = (aheadMs: number): string => new Date(world.now() + aheadMs).toISOString();
+
+  it("is measured at the hello", async () => {
+    expect(client.clockDifference).toBeNull();
+    const connecting = client.connect();
+    world.socket.open();
+    await world.pass(40);
+    world.socket.receive({ ...WELCOME, time: now(5_000 - 20) });
+    await connecting;
+    expect(client.clockDifference).toEqual({ aheadMs: 5_000, uncertaintyMs: 20 });
+  });
+
+  it("is measured again at heartbeats that are answers", async () => {
+    await connected();
+    await world.pass(9_900);
+    world.socket.receive(status("live"));
+    await world.pass(100);
+    expect(world.socket.of("heartbeat")).toHaveLength(1);
+    world.socket.receive({ type: "heartbeat", time: now(70) });
+    expect(client.clockDifference).toEqual({ aheadMs: 70, uncertaintyMs: 0 });
+  });
+
+  it("is not measured at one that a silent server may have sent by itself", async () => {
+    await connected();
+    await world.pass(10_000);
+    world.socket.receive({ type: "heartbeat", time: now(70) });
+    expect(client.clockDifference).toEqual({ aheadMs: 0, uncertaintyMs: 0 });
+  });
+
+  it("of a server that does not tell it is taken for this one", async () => {
+    const connecting = client.connect();
+    world.socket.open();
+    world.socket.receive({ ...WELCOME, time: undefined });
+    await connecting;
+    expect(client.clockDifference).toBeNull();
+    client.subscribe("user", () => undefined);
+    expect(world.socket.of("subscribe")[0]).not.toHaveProperty("checksum");
+  });
+
+  it("is what latency is measured by, once a second, while somebody wants to know", async () => {
+    const connecting = client.connect();
+    world.socket.open();
+    world.socket.receive({ ...WELCOME, time: now(60_000) });
+    await connecting;
+    const seen: (number | undefined)[] = [];
+    const { unsubscribe } = client.latency$.subscribe((latency) => seen.push(latency?.total.p50));
+    client.subscribe("user", () => undefined);
+    const sent = world.now() + 60_000 - 8;
+    const receipt = { kafka: sent - 20, spark: sent - 10, applied: sent - 1, sent };
+    world.socket.receive(schema());
+    world.socket.receive(snapshot([["Ann", 1]]));
+    world.socket.receive(patch({ receipt }, { sequence: 2 }));
+    await world.pass(5_000);
+    expect(seen).toEqual([undefined, expect.closeTo(28, 0)]);
+    const timers = world.timers;
+    unsubscribe();
+    expect(world.timers).toBe(timers - 1);
+  });
+});
+
+it("checksums are compared at a heartbeat, and told", async () => {
+  await connected();
+  client.subscribe("user", () => undefined);
+  world.socket.receive(schema());
+  world.socket.receive(snapshot([["Ann", 1]]));
+  world.socket.receive(patch({ checksum: nodeChecksum(0, [[0, ["Ann", 1]]]) }, { sequence: 2 }));
+  world.socket.receive(patch({ checksum: "00000000" }, { sequence: 3 }));
+  expect(client.comparisons).toEqual({ compared: 1, different: 0 });
+  world.socket.receive({ type: "heartbeat", time: "" });
+  expect(client.comparisons).toEqual({ compared: 2, different: 1 });
+  expect(world.socket.of("resync")).toEqual([{ type: "resync", sub: 0, reason: "checksum" }]);
 });
 
 describe("over HTTP", () => {

@@ -1,6 +1,6 @@
 /**
  * Whatever comes in whatever order, the client ends with what the server has, one viewport for each view, and nothing
- * left behind. The server is a model over fake sockets and a fake clock: a real one cannot be stopped between any two
+ * left behind; also when a patch is wrong, which its checksum tells. The server is a model over fake sockets and a fake clock: a real one cannot be stopped between any two
  * steps. test/real-server.test.ts has the real one.
  */
 import fc from "fast-check";
@@ -9,10 +9,11 @@ import { LiveTablesClient } from "../src/client.js";
 import type { Subscription } from "../src/hub.js";
 import type { ViewOptions } from "../src/protocol.js";
 import { viewKey, viewOf } from "../src/view.js";
+import type { ViewState } from "../src/view-state.js";
 import type { Window } from "../src/window.js";
 import { FakeSurroundings, settled } from "./support/fake.js";
 import { ModelServer } from "./support/model-server.js";
-import type { Content } from "./support/model-server.js";
+import type { Content, Fault } from "./support/model-server.js";
 
 const TABLES = ["users_ui", "accounts_ui"];
 const VIEWS: readonly ViewOptions[] = [
@@ -40,6 +41,7 @@ type Action =
   | { readonly do: "drop"; readonly table: string }
   | { readonly do: "read" | "write" | "deliver"; readonly times: number }
   | { readonly do: "spoil"; readonly how: "lose" | "repeat" }
+  | { readonly do: "corrupt"; readonly fault: Fault }
   | { readonly do: "close"; readonly code: number }
   | { readonly do: "pass"; readonly ms: number }
   | { readonly do: "wake"; readonly ms: number }
@@ -66,17 +68,24 @@ const action: fc.Arbitrary<Action> = fc.oneof(
   { weight: 1, arbitrary: fc.record({ do: fc.constantFrom("stop", "start", "another key", "log in", "garbage") }) },
 );
 
+const fault = fc.constantFrom<Fault>("wrong value", "lost row");
+const actionOrFault: fc.Arbitrary<Action> = fc.oneof(
+  { weight: 9, arbitrary: action },
+  { weight: 1, arbitrary: fc.record({ do: fc.constant("corrupt"), fault }) },
+);
+
 /** Somebody on the page: what it looks at, and what it shows. */
 interface Looker {
   readonly table: string;
   options: ViewOptions;
   readonly subscription: Subscription;
   shown: Window | null;
+  state: ViewState | null;
 }
 
 class Story {
   readonly world = new FakeSurroundings();
-  readonly server = new ModelServer();
+  readonly server = new ModelServer(() => this.world.now());
   readonly client: LiveTablesClient;
   readonly lookers = new Map<number, Looker>();
   /** What was wrong with what somebody was shown. */
@@ -134,6 +143,9 @@ class Story {
       case "spoil":
         this.server.spoil(action.how);
         break;
+      case "corrupt":
+        this.server.corrupt(action.fault);
+        break;
       case "close":
         this.server.close(action.code);
         break;
@@ -181,6 +193,26 @@ class Story {
     this.#checkMistakes();
   }
 
+  /** Everything arrives, and what was not compared is, at the next heartbeat. */
+  async endCompared(): Promise<void> {
+    await this.end();
+    await this.world.pass(10_000);
+    await this.end();
+  }
+
+  /** Whoever looks sees what the server has, and its state says so; how many that can be said of. */
+  checkEnd(): number {
+    let checked = 0;
+    for (const { table, options, shown, state } of this.lookers.values()) {
+      const expected = this.server.shown(table, options);
+      expect(state?.name).toBe(expected ? "live" : "failed");
+      if (!expected) continue; // this generation has no such column
+      checked++;
+      expect(shown && content(shown)).toEqual(expected.content);
+    }
+    return checked;
+  }
+
   /** Insert until every view has changed, that which finds a 1 too. */
   insertForAll(table: string): void {
     while (!String(this.server.insert(table, 3)).includes("1"));
@@ -196,10 +228,13 @@ class Story {
     const subscription = this.client.hub.subscribe(table, options, {
       rows: (window) => {
         looker.shown = window;
-        this.#check(looker, window);
+        if (this.server.faults === 0) this.#check(looker, window);
+      },
+      state: (state) => {
+        looker.state = state;
       },
     });
-    const looker: Looker = { table, options, subscription, shown: null };
+    const looker: Looker = { table, options, subscription, shown: null, state: null };
     this.lookers.set(number, looker);
   }
 
@@ -232,6 +267,7 @@ function content({ rows, columns, total, generation }: Window): Content {
 
 it("any order of frames, closes and reconnects ends in the server's state, with one viewport a view and no leak", async () => {
   let checked = 0;
+  let compared = 0;
   await fc.assert(
     fc.asyncProperty(fc.array(action, { maxLength: 80, size: "max" }), async (actions) => {
       const story = new Story();
@@ -240,13 +276,13 @@ it("any order of frames, closes and reconnects ends in the server's state, with 
       for (const name of TABLES) story.server.publishIfGone(name);
       for (const name of TABLES) story.insertForAll(name); // a patch that was lost is noticed by the next one
       await story.end();
+      for (const name of TABLES) story.server.insert(name, 4); // by a patch
+      await story.endCompared();
 
-      for (const { table, options, shown } of story.lookers.values()) {
-        const expected = story.server.shown(table, options);
-        if (!expected) continue; // this generation has no such column
-        checked++;
-        expect(shown && content(shown)).toEqual(expected.content);
-      }
+      checked += story.checkEnd();
+      compared += story.client.comparisons.compared;
+      expect(story.client.comparisons.different).toBe(0);
+      expect(story.server.resyncs).not.toContain("checksum");
       expect(story.client.hub.viewports).toBe(story.keys.size);
       expect(story.server.subscriptions).toBe(story.keys.size);
       expect(story.server.sessions).toHaveLength(1);
@@ -260,4 +296,54 @@ it("any order of frames, closes and reconnects ends in the server's state, with 
     { numRuns: 300 },
   );
   expect(checked).toBeGreaterThan(300);
+  expect(compared).toBeGreaterThan(300);
+});
+
+it("patches with faults among them end in the server's state too", async () => {
+  let different = 0;
+  await fc.assert(
+    fc.asyncProperty(fc.array(actionOrFault, { maxLength: 80, size: "max" }), async (actions) => {
+      const story = new Story();
+      for (const each of actions) await story.take(each);
+      await story.end();
+      for (const name of TABLES) story.server.publishIfGone(name);
+      for (const name of TABLES) story.insertForAll(name);
+      await story.endCompared();
+      story.checkEnd();
+      expect(story.client.comparisons.different).toBeLessThanOrEqual(story.server.faults);
+      different += story.client.comparisons.different;
+      story.client.close();
+    }),
+    { numRuns: 200 },
+  );
+  expect(different).toBeGreaterThan(50);
+});
+
+it("one fault in one patch is noticed, and healed by one resync", async () => {
+  const patches = fc.array(fc.record({ table, age: fc.nat(5), isChange: fc.boolean() }), { maxLength: 5 });
+  await fc.assert(
+    fc.asyncProperty(patches, fault, fc.constantFrom(0, 100, 2_000), async (before, fault, ms) => {
+      const story = new Story();
+      for (const [looker, view] of VIEWS.entries()) {
+        await story.take({ do: "subscribe", looker, table: "users_ui", view });
+      }
+      await story.end();
+      for (const { table, age, isChange } of before) {
+        if (isChange) story.server.change(table, age, age);
+        else story.server.insert(table, age);
+        await story.end();
+        await story.world.pass(ms);
+      }
+      story.server.corrupt(fault);
+      story.server.insert("users_ui", 9);
+      await story.endCompared();
+
+      expect(story.server.faults).toBe(1);
+      expect(story.server.resyncs).toEqual(["checksum"]);
+      expect(story.client.comparisons.different).toBe(1);
+      story.checkEnd();
+      story.client.close();
+    }),
+    { numRuns: 100 },
+  );
 });

@@ -3,17 +3,27 @@ import type { Problem } from "../src/errors.js";
 import { TableHub } from "../src/hub.js";
 import type { Subscription, ViewListener } from "../src/hub.js";
 import type { ClientFrame, ErrorFrame, SubscriptionFrame, ViewOptions } from "../src/protocol.js";
+import type { ViewState } from "../src/view-state.js";
+import { COMPARE_MS } from "../src/viewport.js";
 import type { Window } from "../src/window.js";
+import { nodeChecksum } from "./support/checksum.js";
 import { settled } from "./support/fake.js";
 import { COLUMNS, error, patch, rebound, schema, snapshot } from "./support/frames.js";
 
 /** A wire that only writes down what is sent. */
 class FakeWire {
   frameBytesMax: number | null = 65_536;
+  windowRowsMax: number | null = 10_001;
+  hasChecksums = false;
+  time = 1_000_000;
   sent: ClientFrame[] = [];
 
   send(text: string): void {
     this.sent.push(JSON.parse(text) as ClientFrame);
+  }
+
+  now(): number {
+    return this.time;
   }
 
   /** What was sent since it was last asked. */
@@ -415,10 +425,257 @@ describe("problems", () => {
     expect(wire.news()).toEqual(["set 0", "subscribe 1"]);
   });
 
+  it("of a name that no table can have are told here, once, and leave nothing to close", async () => {
+    const [other, leaving] = look({ size: 1 });
+    const [looker, subscription] = look({}, "users ui");
+    await settled();
+    leaving.unsubscribe();
+    await settled();
+    subscription.unsubscribe();
+    expect([other.told, looker.told]).toEqual([[], ["problem bad_name"]]);
+    expect(wire.news()).toEqual(["subscribe 0", "unsubscribe 0"]);
+  });
+
+  it("of too many rows are told here, to whom they concern: the server would not say whose they are", async () => {
+    const [waiting] = look({ size: 10_001 });
+    const [looker] = look({ size: 10_002 });
+    await settled();
+    expect([waiting.told, looker.told]).toEqual([[], ["problem limit"]]);
+    expect(wire.news()).toEqual(["subscribe 0"]);
+  });
+
+  it("of too many rows are none if the page looks elsewhere at once", async () => {
+    const [looker, subscription] = look();
+    subscription.look({ size: 10_002 });
+    subscription.look({ size: 2 });
+    await settled();
+    expect(looker.told).toEqual([]);
+    expect(wire.news()).toEqual(["subscribe 0", "unsubscribe 0", "subscribe 0"]);
+  });
+
+  it("of too many rows end with fewer of them", async () => {
+    const [looker, subscription] = look();
+    take(schema(), snapshot([["Ann", 1]]));
+    subscription.look({ size: 10_002 });
+    await settled();
+    expect(looker.told).toEqual(["schema name,age", "rows of g1", "problem limit"]);
+    subscription.look({ size: 2 });
+    expect(wire.news()).toEqual(["subscribe 0", "unsubscribe 0", "subscribe 0"]);
+    take(schema(), snapshot([["Bob", 2]], { revision: 2 }));
+    expect(looker.names).toEqual(["Bob"]);
+  });
+
   it("with a subscription that nobody has concern nobody", () => {
     const [looker] = look();
     take(error("unknown_subscription", 17));
     expect(looker.told).toEqual([]);
     expect(wire.news()).toEqual(["subscribe 0"]);
+  });
+});
+
+describe("checksums", () => {
+  /** A patch to the age of the only row, with the checksum of what comes of it, or of something else. */
+  function aged(sequence: number, age: number, isRight = true): SubscriptionFrame {
+    const checksum = nodeChecksum(1, [[0, ["Ann", isRight ? age : age + 1]]]);
+    return patch({ total: 1, updated: [[0, 1, age]], checksum }, { sequence });
+  }
+
+  function ages({ windows }: Looker): unknown[] {
+    return windows.map(({ rows }) => rows[0]?.["age"]);
+  }
+
+  beforeEach(() => {
+    wire.hasChecksums = true;
+  });
+
+  it("are asked for where the server knows of them", () => {
+    look();
+    wire.hasChecksums = false;
+    look({ size: 1 });
+    expect(wire.sent).toMatchObject([{ type: "subscribe", checksum: true }, { type: "subscribe" }]);
+    expect(wire.sent[1]).not.toHaveProperty("checksum");
+  });
+
+  it("are compared with the first patch after a snapshot, and then once a second", () => {
+    look();
+    take(schema(), snapshot([["Ann", 1]]), aged(2, 2), aged(3, 3));
+    expect(hub.comparisons).toEqual({ compared: 1, different: 0 });
+    wire.time += COMPARE_MS - 1;
+    take(aged(4, 4));
+    expect(hub.comparisons.compared).toBe(1);
+    wire.time += 1;
+    take(aged(5, 5), aged(6, 6));
+    expect(hub.comparisons.compared).toBe(2);
+    take(snapshot([["Ann", 1]], { sequence: 7 }), aged(8, 8));
+    expect(hub.comparisons).toEqual({ compared: 3, different: 0 });
+  });
+
+  it("that were left are compared at the next heartbeat, once", () => {
+    const [looker] = look();
+    take(schema(), snapshot([["Ann", 1]]), aged(2, 2), aged(3, 3, false));
+    expect(ages(looker)).toEqual([1, 2, 3]);
+    wire.news();
+    hub.compare();
+    hub.compare();
+    expect(wire.news()).toEqual(["resync 0"]);
+    expect(hub.comparisons).toEqual({ compared: 2, different: 1 });
+  });
+
+  it("that differ cost a resync with the reason, and what is wrong is not shown", async () => {
+    const [looker] = look();
+    take(schema(), snapshot([["Ann", 1]]));
+    wire.sent = [];
+    take(aged(2, 2, false), aged(3, 3));
+    expect(wire.sent).toEqual([{ type: "resync", sub: 0, reason: "checksum" }]);
+    const [late] = look();
+    await settled();
+    expect([ages(looker), ages(late)]).toEqual([[1], [1]]);
+    take(snapshot([["Ann", 3]], { sequence: 3 }));
+    expect(ages(looker)).toEqual([1, 3]);
+    expect(hub.comparisons).toEqual({ compared: 1, different: 1 });
+  });
+
+  it("that never agree cause one resync a second, and no storm", () => {
+    look();
+    take(schema(), snapshot([["Ann", 1]]), aged(2, 2, false));
+    wire.news();
+    for (let sequence = 3; sequence < 50; sequence += 2) {
+      take(snapshot([["Ann", 1]], { sequence }), aged(sequence + 1, 2, false));
+    }
+    expect(wire.news()).toEqual([]);
+    wire.time += COMPARE_MS;
+    take(snapshot([["Ann", 1]], { sequence: 60 }), aged(61, 2, false));
+    expect(wire.news()).toEqual(["resync 0"]);
+  });
+
+  it("are not missed in frames that have none", () => {
+    look();
+    take(schema(), snapshot([["Ann", 1]]), patch({ updated: [[0, 1, 2]] }, { sequence: 2 }));
+    hub.compare();
+    expect(hub.comparisons).toEqual({ compared: 0, different: 0 });
+  });
+
+  it("of a window that was left are not compared", () => {
+    const [, subscription] = look();
+    take(schema(), snapshot([["Ann", 1]]), aged(2, 2), aged(3, 3, false));
+    subscription.look({ offset: 1 });
+    wire.news();
+    hub.compare();
+    expect(wire.news()).toEqual([]);
+  });
+
+  it("do not hide a gap, whose reason is told too", () => {
+    look();
+    take(schema(), snapshot([["Ann", 1]]));
+    wire.sent = [];
+    take(aged(3, 3));
+    expect(wire.sent).toEqual([{ type: "resync", sub: 0, reason: "gap" }]);
+  });
+});
+
+describe("receipts", () => {
+  const receipt = { kafka: 1_000_000 - 28, spark: 1_000_000 - 14, applied: 1_000_000 - 8, sent: 1_000_000 - 7 };
+
+  it("are counted for the view and for all, once the rows are here", () => {
+    const [, first] = look();
+    const [, second] = look({ size: 1 });
+    take(schema(), snapshot([["Ann", 1]]));
+    take(schema({ sub: 1 }), { ...snapshot([["Ann", 1]], { sub: 1 }), receipt: null });
+    expect([first.latency(), hub.latency()]).toEqual([null, null]);
+    take(patch({ receipt }, { sequence: 2 }), patch({ receipt }, { sequence: 3 }));
+    take(patch({ receipt }, { sub: 1, sequence: 2 }));
+    expect([first.latency()?.frames, second.latency()?.frames, hub.latency()?.frames]).toEqual([2, 1, 3]);
+    expect(first.latency()?.total.p50).toBeCloseTo(28, 0);
+    wire.time += 61_000;
+    expect([first.latency(), hub.latency()]).toEqual([null, null]);
+  });
+
+  it("of frames that nobody is shown do not count", () => {
+    const [, subscription] = look();
+    take(schema(), snapshot([["Ann", 1]]), patch({ receipt }, { sequence: 7 }));
+    take(snapshot([["Ann", 1]], { sequence: 7 }));
+    subscription.look({ offset: 1 });
+    take(patch({ receipt }, { sequence: 8 }));
+    expect(hub.latency()).toBeNull();
+  });
+});
+
+describe("a view's own state", () => {
+  const live = { state: "live", why: "live" } as const;
+
+  function states(options: ViewOptions = {}): [string[], Subscription] {
+    const seen: string[] = [];
+    const rows = vi.fn();
+    const state = ({ name, why, hasWindow }: ViewState): void => {
+      seen.push(`${name}${hasWindow ? "" : " without rows"}${why && `: ${why}`}`);
+    };
+    return [seen, hub.subscribe("users_ui", options, { rows, state })];
+  }
+
+  it("is told soon, and whenever it changes, after the rows that changed it", async () => {
+    const [seen] = states();
+    expect(seen).toEqual([]);
+    await settled();
+    hub.setHealth({ state: "reconnecting", why: "on the way" });
+    hub.setHealth(live);
+    take(schema(), snapshot([["Ann", 1]]), patch({ hint: "only 20 rows" }, { sequence: 2 }));
+    take(patch({ hint: "only 20 rows" }, { sequence: 3 }), patch({}, { sequence: 4 }));
+    hub.setHealth({ state: "stale", why: "catching up" });
+    hub.setHealth({ state: "reconnecting", why: "lost" });
+    expect(seen).toEqual([
+      "closed without rows: not connected",
+      "connecting without rows: on the way",
+      "loading without rows: waiting for the first rows",
+      "live",
+      "limited: only 20 rows",
+      "live",
+      "stale: catching up",
+      "reconnecting: lost",
+    ]);
+  });
+
+  it("is each view's own: a problem of one is none of the others", async () => {
+    hub.setHealth(live);
+    const [wrong] = states({ columns: ["nme"] });
+    const [right] = states();
+    take(error("unknown_column", 0), schema({ sub: 1 }), snapshot([["Ann", 1]], { sub: 1 }));
+    await settled();
+    expect([wrong, right]).toEqual([["failed without rows: problem: unknown_column: mend it"], ["live"]]);
+  });
+
+  it("is that of what is still shown, when the page looks elsewhere", async () => {
+    hub.setHealth(live);
+    const [seen, subscription] = states({ columns: ["nme"] });
+    take(error("unknown_column", 0));
+    subscription.look({ columns: ["name"] });
+    take(schema({ revision: 1 }), snapshot([["Ann"]], { revision: 1 }));
+    subscription.look({ offset: 10 });
+    await settled();
+    expect(seen).toEqual([
+      "failed without rows: problem: unknown_column: mend it",
+      "loading without rows: waiting for the first rows",
+      "live",
+    ]);
+  });
+
+  it("is told to a late looker, and not to one that has left", async () => {
+    hub.setHealth(live);
+    look();
+    take(schema(), snapshot([["Ann", 1]]));
+    const [late] = states();
+    const [gone, subscription] = states();
+    subscription.unsubscribe();
+    await settled();
+    hub.setHealth({ state: "stale", why: "old" });
+    expect([late, gone]).toEqual([["live", "stale: old"], []]);
+  });
+
+  it("is told to the others though one throws", async () => {
+    hub.setHealth(live);
+    const thrown = new Error("a mistake of the page");
+    hub.subscribe("users_ui", {}, { rows: vi.fn(), state: vi.fn().mockThrow(thrown) });
+    const [seen] = states();
+    await settled();
+    expect([seen.length, reported]).toEqual([1, [thrown]]);
   });
 });

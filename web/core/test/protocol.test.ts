@@ -29,7 +29,7 @@ describe("golden frames from the server", () => {
 
   it.each(fromServer.filter((name) => name !== "server-heartbeat"))("%s without any one field is no frame", (name) => {
     const frame = golden(name);
-    const optional = ["type", "sub", "idle_seconds", "spark_ui"];
+    const optional = ["type", "sub", "idle_seconds", "spark_ui", "time", "receipt", "checksum"];
     for (const field of Object.keys(frame).filter((each) => !optional.includes(each))) {
       expect(() => decode(JSON.stringify({ ...frame, [field]: undefined })), field).toThrow(LivetablesError);
     }
@@ -51,9 +51,9 @@ describe("golden frames from the client", () => {
 
   const made: Record<string, ClientFrame> = {
     "client-hello": { type: "hello", protocol: 1, token: "the key" },
-    "client-subscribe": subscribeFrame(viewport("users_ui", viewOf(view), 3)),
+    "client-subscribe": subscribeFrame(viewport("users_ui", viewOf(view), 3), true),
     "client-set": { type: "set", sub: 3, revision: 1, offset: 150, sort: [] },
-    "client-resync": { type: "resync", sub: 3 },
+    "client-resync": { type: "resync", sub: 3, reason: "checksum" },
     "client-unsubscribe": { type: "unsubscribe", sub: 3 },
     "client-heartbeat": { type: "heartbeat" },
   };
@@ -72,6 +72,30 @@ describe("golden frames from the client", () => {
       ...{ columns: null, offset: 150 },
     });
   });
+});
+
+describe("what an older server does not send", () => {
+  it.each(["server-hello", "server-snapshot", "server-patch"])("is not missed in %s", (name) => {
+    const older = { ...golden(name), time: undefined, receipt: undefined, checksum: undefined };
+    expect(decode(JSON.stringify(older))).toEqual(older);
+  });
+
+  it("is not asked for", () => {
+    expect(subscribeFrame(viewport("users_ui", viewOf({}), 3), false)).not.toHaveProperty("checksum");
+  });
+});
+
+it.each([{}, [], 3, { kafka: 1, spark: 2, applied: 3 }, { kafka: 1, spark: 2, applied: 3, sent: null }])(
+  "a frame with the receipt %j is no frame",
+  (receipt) => {
+    expect(() => decode(JSON.stringify({ ...golden("server-patch"), receipt }))).toThrow("no fitting receipt");
+  },
+);
+
+it("a frame may have a hint, which is text", () => {
+  const frame = { ...golden("server-patch"), hint: "only 20 rows are shown, as they are large" };
+  expect(decode(JSON.stringify(frame))).toEqual(frame);
+  expect(() => decode(JSON.stringify({ ...frame, hint: 3 }))).toThrow("no fitting hint");
 });
 
 it("a frame of a kind that came later is passed over", () => {

@@ -174,7 +174,7 @@ describe("rows", () => {
     await published([1]);
     const client = await connected();
     const wrong = new Seen(client, "user", { columns: ["nme"] });
-    const large = new Seen(client, "user", { size: 10_001 });
+    const large = new Seen(client, "user", { size: 10_002 });
     await eventually(() => wrong.kinds.includes("unknown_column") && large.kinds.includes("limit"));
     wrong.look({ columns: ["name"] });
     large.look({ size: 10_000 });
@@ -240,6 +240,28 @@ describe("a server that is killed and started again", () => {
     await server.feed({ do: "report", generation, sources: [{ table: "users_ui", topic: "user", lag_records: 0 }] });
     await eventually(() => client.health.state === "live");
     expect(states).toContain("reconnecting");
+  });
+});
+
+describe("checksums", () => {
+  it("are the server's, of every window through patches, other places and a swap", async () => {
+    const generation = await published([1, 2, 3]);
+    const client = await connected();
+    const all = new Seen(client, "users_ui", { sort: [{ column: "age", descending: true }] });
+    const few = new Seen(client, "user_account", { columns: ["name", "balance", "ts"], size: 2 });
+    await eventually(() => all.ids.length === 3 && few.windows.length > 0);
+    await put(generation, [{ ...user(4, "9007199254740993"), name: "Zoë 𝄞" }, user(2, 50)], [1]);
+    await eventually(() => all.ids.join() === "4,2,3" && client.comparisons.compared >= 1);
+    all.look({ offset: 1 });
+    await eventually(() => all.ids.join() === "2,3");
+    await put(generation, [user(5, -1)]);
+    await eventually(() => all.ids.join() === "2,3,5" && client.comparisons.compared >= 2);
+    const next = await published([7, 8]);
+    await eventually(() => all.newest.generation === next);
+    await put(next, [user(9)]);
+    await eventually(() => all.newest.total === 3 && client.comparisons.compared >= 3);
+    expect(client.comparisons.different).toBe(0);
+    expect(await server.metric("livetables_checksum_mismatches_total")).toBe(0);
   });
 });
 

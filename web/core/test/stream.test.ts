@@ -5,7 +5,7 @@ import { LiveValue, streamOf } from "../src/observable.js";
 import type { Observer } from "../src/observable.js";
 import type { Row } from "../src/window.js";
 import { FakeSurroundings, settled } from "./support/fake.js";
-import { rebound, schema, snapshot, status, WELCOME } from "./support/frames.js";
+import { error, rebound, schema, snapshot, status, WELCOME } from "./support/frames.js";
 
 describe("a stream", () => {
   let observers: Observer<number>[];
@@ -160,6 +160,20 @@ describe("streamTableWithRebind", () => {
     expect(world.socket.of("resync")).toHaveLength(1);
     world.socket.receive(snapshot([["Bob", 1]], { generation: "g2" }));
     expect(seen.at(-1)?.[0]?.["name"]).toBe("Bob");
+  });
+
+  it("can be followed with problems and state", async () => {
+    const told: string[] = [];
+    const end = client.follow("usr", 1000, {
+      rows: () => told.push("rows"),
+      problem: ({ code }) => told.push(code),
+      state: ({ name }) => told.push(name),
+    });
+    world.socket.receive(error("unknown_table", 0));
+    await settled();
+    end();
+    expect(told).toEqual(["unknown_table", "failed"]);
+    expect(client.hub.viewports).toBe(0);
   });
 
   it("ends for everybody when it is disposed of, and for whoever comes after", () => {

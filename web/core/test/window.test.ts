@@ -47,6 +47,13 @@ it("what a patch does not touch stays the same object, and what it touches does 
   expect(before.rows[1]).toEqual({ _row: 1, name: "Bob", age: 30 });
 });
 
+it("a window has the hint of its last frame, and none if that has none", () => {
+  const limited = shown({ ...snapshot([["Ann", 30]]), hint: "only 20 rows" }, COLUMNS);
+  const still = patched(limited, patch({ hint: "only 30 rows" }, { sequence: 2 }));
+  const free = still && patched(still, patch({}, { sequence: 3 }));
+  expect([limited.hint, still?.hint, free?.hint, window().hint]).toEqual(["only 20 rows", "only 30 rows", null, null]);
+});
+
 describe("a patch does not follow", () => {
   const misfits: Record<string, Patch> = {
     "after a gap": patch({}, { sequence: 3 }),

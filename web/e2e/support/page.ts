@@ -47,6 +47,26 @@ export class LivePage {
     return this.page.getByTestId("health");
   }
 
+  /** How long records take to it, as its header says. */
+  get latency(): Locator {
+    return this.page.getByTestId("latency");
+  }
+
+  /** The same by phase, once it is opened. */
+  get latencyPhases(): Locator {
+    return this.page.getByTestId("latency-phases");
+  }
+
+  /** Have the server's frames changed on their way to the page, for what the server does not do at will. */
+  async onItsWay(change: (frame: Frame) => Frame): Promise<void> {
+    await this.page.routeWebSocket(/\/ws$/, (route) => {
+      const server = route.connectToServer();
+      server.onMessage((text) => {
+        route.send(JSON.stringify(change(JSON.parse(String(text)) as Frame)));
+      });
+    });
+  }
+
   get openSockets(): number {
     return this.#sockets.filter((socket) => !socket.isClosed()).length;
   }
@@ -94,6 +114,9 @@ export class LivePage {
     await this.page.getByRole("button", { name: "Send", exact: true }).click();
   }
 }
+
+/** A frame of docs/PROTOCOL.md. */
+export type Frame = Readonly<Record<string, unknown>>;
 
 interface ControlFields {
   readonly users?: string;

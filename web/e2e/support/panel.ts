@@ -45,6 +45,11 @@ export class Panel {
     });
   }
 
+  /** What it says of its own rows while they are not simply live; nothing otherwise. */
+  async state(): Promise<string> {
+    return await this.root.locator("live-state").innerText();
+  }
+
   cell(row: number, column: string): Locator {
     return this.row(row).locator(`[col-id="${column}"]`);
   }

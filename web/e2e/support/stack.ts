@@ -21,9 +21,10 @@ const LIVETABLES = join(ROOT, ".venv/bin/livetables");
 const FIRST: Topics = { users: "user", accounts: "account" };
 const SECOND: Topics = { users: "user_2", accounts: "account_2" };
 
-/** Any free ports, and an old generation that stays long enough to be rolled back to. */
-const CONFIG = `
+/** Any free ports, pages from elsewhere, and an old generation that stays long enough to be rolled back to. */
+const config = (origins: readonly string[]): string => `
 [server]
+origins = ${JSON.stringify(origins)}
 port = 0
 flight_port = 0
 memory_megabytes = 512
@@ -59,12 +60,15 @@ export class Stack {
     this.#up = up;
   }
 
-  /** Returns when the tables have the records of the first topics; the second topics have others to swap to. */
-  static async started(): Promise<Stack> {
+  /**
+   * Returns when the tables have the records of the first topics; the second topics have others to swap to. Pages of
+   * these origins are let in, beside the server's own.
+   */
+  static async started(origins: readonly string[] = []): Promise<Stack> {
     if (!existsSync(LIVETABLES))
       throw new Error(`there is no ${LIVETABLES}: run \`make check\` once, which sets it up`);
     const directory = mkdtempSync(join(tmpdir(), "livetables-e2e-"));
-    writeFileSync(join(directory, "livetables.toml"), CONFIG);
+    writeFileSync(join(directory, "livetables.toml"), config(origins));
     const command = [LIVETABLES, "up", "--config", "livetables.toml"];
     const up = started(command, { directory, environment: environment(), log: join(directory, "up.log") });
     const stack = new Stack(directory, up);

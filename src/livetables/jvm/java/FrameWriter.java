@@ -22,10 +22,13 @@ import java.security.KeyStore;
 import java.security.cert.Certificate;
 import java.security.cert.CertificateFactory;
 import java.time.Duration;
+import java.util.ArrayDeque;
 import java.util.ArrayList;
-import java.util.HashMap;
+import java.util.Arrays;
+import java.util.Deque;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.UUID;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.TimeUnit;
@@ -61,14 +64,20 @@ import org.apache.spark.sql.ForeachWriter;
  *
  * <p>Spark's thread fills one buffer while another thread sends the other. A full buffer makes Spark wait. A server that is
  * away is waited for; what it refuses ends the query, which is then started again where its checkpoint is.
+ *
+ * <p>The server shows a frame first and stores it a little later. Until then the frame is kept here, and sent again to a
+ * server that has lost it in a restart. The last frame of a batch is answered only when all are on disk.
  */
 public final class FrameWriter extends ForeachWriter<byte[]> {
   private static final int FRAME_ROWS = 20_000;
   private static final int FRAME_BYTES = 4 << 20;
   private static final long FRAME_NANOS_MAX = TimeUnit.MILLISECONDS.toNanos(50);
+  private static final int KEPT_FRAMES = 64;
+  private static final int KEPT_BYTES = 16 << 20;
   private static final long ANSWER_SECONDS = 60;
   private static final long RETRY_MS_MAX = 2_000;
-  private static final int UNAUTHORIZED = 401, TOO_MANY = 429;
+  private static final int UNAUTHORIZED = 401, CONFLICT = 409, TOO_MANY = 429;
+  private static final Set<String> LOST = Set.of("missing_frames", "missing_parts");
 
   private static final Map<String, HttpClient> CLIENTS = new ConcurrentHashMap<>(); // by the authorities they trust
   private static final BufferAllocator MEMORY = new RootAllocator();
@@ -110,7 +119,7 @@ public final class FrameWriter extends ForeachWriter<byte[]> {
     isStopped = false;
     users = new AtomicInteger(2);
     task = Thread.currentThread();
-    Connection connection = new Connection(target, token, partition, epoch);
+    Connection connection = new Connection(target, token, partition, epoch, filling.places());
     boolean isRealTime = target.get("real_time").asBoolean();
     long frameNanos = TimeUnit.MILLISECONDS.toNanos(target.get("frame_ms").asLong());
     sender = new Thread(() -> sendAll(connection, isRealTime, frameNanos), "frames-" + partition);
@@ -258,6 +267,13 @@ public final class FrameWriter extends ForeachWriter<byte[]> {
     }
   }
 
+  /** A part of a frame as it was sent. Without its body it cannot be sent again. */
+  private record Part(long frame, long number, boolean isCommit, int size, byte[] body) {
+    Part withoutBody() {
+      return new Part(frame, number, isCommit, size, null);
+    }
+  }
+
   /** One partition's way to the server. */
   private static final class Connection {
     private final HttpClient client;
@@ -265,12 +281,17 @@ public final class FrameWriter extends ForeachWriter<byte[]> {
     private final JsonNode target;
     private final long writer, epoch, patienceNanos;
     private final String attempt = UUID.randomUUID().toString();
-    private final Map<Long, Map<Integer, Long>> marks = new HashMap<>(); // of the parts of this frame so far
+    private final Marks marks; // of the parts of this frame so far
+    private final List<Part> kept = new ArrayList<>(); // in order, of the frames that are not on disk yet
     private String token;
     private long frame, part;
+    private long stored = -1; // the highest frame on disk
+    private long keptBytes; // of `kept`, also where the bodies were too large to keep
+    private long newestMs = -1; // of the records in the parts of this frame so far
 
-    Connection(JsonNode target, String token, long writer, long epoch) {
+    Connection(JsonNode target, String token, long writer, long epoch, int places) {
       this.target = target;
+      marks = new Marks(places);
       this.token = token;
       this.writer = writer;
       this.epoch = epoch;
@@ -303,22 +324,90 @@ public final class FrameWriter extends ForeachWriter<byte[]> {
       }
     }
 
-    /** Send a part, and wait for the answer; a commit's says that the frame is on disk. */
+    /** Send a part, and wait for the answer; that to the end of a batch says that all of its frames are on disk. */
     void send(Frame sending, boolean isCommit, boolean isEnd) throws IOException, InterruptedException {
-      sending.marks.forEach((place, offsets) -> offsets.forEach((partition, offset) ->
-          marks.computeIfAbsent(place, each -> new HashMap<>()).merge(partition, offset, Math::max)));
-      byte[] body = sending.encoded(header(isCommit, isEnd), marks);
+      marks.raise(sending.marks);
+      newestMs = Math.max(newestMs, sending.newestMs);
+      boolean isFull = frame - stored >= KEPT_FRAMES || keptBytes + sending.bytes >= KEPT_BYTES;
+      byte[] body = sending.encoded(header(isCommit, isEnd, isEnd || (isCommit && isFull)), marks);
+      Part newest = new Part(frame, part, isCommit, body.length, body);
+      keep(newest);
+      deliver(newest);
+      if (isEnd && stored < frame) {
+        throw new RefusedException("the server answered the end of batch " + epoch + " before it was on disk");
+      }
+      if (isCommit) {
+        marks.clear();
+        newestMs = -1;
+      }
+      frame += isCommit ? 1 : 0;
+      part = isCommit ? 0 : part + 1;
+    }
+
+    private void keep(Part newest) {
+      kept.add(newest);
+      keptBytes += newest.size;
+      if (keptBytes > KEPT_BYTES && !newest.isCommit) {
+        // A frame larger than what may be kept: should the server lose it, the query is started again.
+        kept.replaceAll(Part::withoutBody);
+      }
+    }
+
+    /** Send a part, and before it those that the server turns out to have lost. */
+    private void deliver(Part newest) throws IOException, InterruptedException {
+      Deque<Part> due = new ArrayDeque<>(List.of(newest));
+      while (!due.isEmpty()) {
+        Part next = due.peek();
+        JsonNode answer = answer(next.body);
+        if (answer.has("code")) {
+          due = lost(next, newest, answer);
+        } else {
+          due.poll();
+          forget(answer.path("stored").asLong(next.isCommit ? next.frame : stored));
+        }
+      }
+    }
+
+    /** What has to be sent again to a server that misses what came before `refused`. */
+    private Deque<Part> lost(Part refused, Part newest, JsonNode answer) {
+      long stored = answer.path("stored").asLong(this.stored);
+      Deque<Part> again = new ArrayDeque<>();
+      for (Part each : kept) {
+        if (each.frame > stored) {
+          again.add(each == kept.get(kept.size() - 1) ? newest : each);
+        }
+      }
+      Part first = again.peek();
+      boolean isThere = first != null && first.frame == stored + 1 && first.number == 0;
+      boolean isRefused = refused.frame == stored + 1 && refused.number == 0; // although it is the next one
+      if (!isThere || isRefused || again.stream().anyMatch(each -> each.body == null)) {
+        throw new RefusedException(told(answer));
+      }
+      return again;
+    }
+
+    private void forget(long nowStored) {
+      if (nowStored > stored) {
+        stored = nowStored;
+        kept.removeIf(each -> each.frame <= nowStored);
+        keptBytes = kept.stream().mapToLong(Part::size).sum();
+      }
+    }
+
+    /** The answer to a part, waited for while the server is away: that it is taken, or that what was before it is lost. */
+    private JsonNode answer(byte[] body) throws IOException, InterruptedException {
       long giveUp = 0;
       long delay = 50;
       while (true) {
         String problem;
         try {
-          HttpResponse<String> answer = client.send(request(body), HttpResponse.BodyHandlers.ofString());
-          int status = answer.statusCode();
-          if (status == 200) {
-            break;
+          HttpResponse<String> response = client.send(request(body), HttpResponse.BodyHandlers.ofString());
+          int status = response.statusCode();
+          JsonNode answer = json(response.body());
+          if (status == 200 || (status == CONFLICT && LOST.contains(answer.path("code").asText()))) {
+            return answer;
           }
-          problem = told(answer.body(), status);
+          problem = answer.has("code") ? told(answer) : "the server answered with status " + status;
           if (status == UNAUTHORIZED && readTokenAgain()) {
             delay = 50;
           } else if (status < 500 && status != TOO_MANY && status != UNAUTHORIZED) {
@@ -335,11 +424,6 @@ public final class FrameWriter extends ForeachWriter<byte[]> {
         Thread.sleep(delay);
         delay = Math.min(RETRY_MS_MAX, delay * 2);
       }
-      if (isCommit) {
-        marks.clear();
-      }
-      frame += isCommit ? 1 : 0;
-      part = isCommit ? 0 : part + 1;
     }
 
     private HttpRequest request(byte[] body) {
@@ -351,7 +435,7 @@ public final class FrameWriter extends ForeachWriter<byte[]> {
           .build();
     }
 
-    private ObjectNode header(boolean isCommit, boolean isEnd) {
+    private ObjectNode header(boolean isCommit, boolean isEnd, boolean isDurable) {
       ObjectNode header = JSON.createObjectNode();
       header.put("generation", target.get("generation").asText());
       header.put("run", target.get("run").asLong());
@@ -362,6 +446,8 @@ public final class FrameWriter extends ForeachWriter<byte[]> {
       header.put("frame", frame);
       header.put("part", part);
       header.put("commit", isCommit);
+      header.put("durable", isDurable);
+      header.put("kafka_ms", newestMs);
       header.put("sent_ms", System.currentTimeMillis());
       return header;
     }
@@ -386,13 +472,17 @@ public final class FrameWriter extends ForeachWriter<byte[]> {
       return false;
     }
 
-    private static String told(String body, int status) {
+    /** An answer, which is empty where something else than our server has sent it. */
+    private static JsonNode json(String body) {
       try {
-        JsonNode problem = JSON.readTree(body);
-        return problem.get("code").asText() + ": " + problem.get("problem").asText() + "; " + problem.get("cure").asText();
-      } catch (IOException | NullPointerException notOurs) {
-        return "the server answered with status " + status;
+        return JSON.readTree(body);
+      } catch (IOException notOurs) {
+        return JSON.createObjectNode();
       }
+    }
+
+    private static String told(JsonNode answer) {
+      return answer.path("code").asText() + ": " + answer.path("problem").asText() + "; " + answer.path("cure").asText();
     }
   }
 
@@ -402,24 +492,31 @@ public final class FrameWriter extends ForeachWriter<byte[]> {
     private final Rows[] tables, unknown, views, removed;
     private final Rows dead;
     private final String[] tableNames;
-    private final int scopes;
-    final Map<Long, Map<Integer, Long>> marks = new HashMap<>(); // by table and scope: partition and highest offset
+    private final MatchOperator.Type[][] types; // of the columns of each table
+    private final int[] lefts, rights; // the tables of each view
+    private final int scopes, offsetBits;
+    final Marks marks;
     private final SideReader left = new SideReader(), right = new SideReader(), cause = new SideReader();
-    private int rows;
-    private long bytes;
+    private int events, rows;
+    long bytes; // of the events
+    long newestMs = -1; // of the records
     private boolean isWhole = true;
     long firstNanos;
 
     Frame(JsonNode plan) {
       this.plan = plan;
       scopes = Math.max(1, plan.get("scopes").size());
+      offsetBits = plan.get("offset_bits").asInt();
       int count = plan.get("tables").size();
+      marks = new Marks(count * scopes);
+      types = new MatchOperator.Type[count][];
       tables = new Rows[count];
       unknown = new Rows[count];
       tableNames = new String[count];
       for (int table = 0; table < count; table++) {
         JsonNode node = plan.get("tables").get(table);
         tableNames[table] = node.get("publish").asText();
+        types[table] = MatchOperator.Type.of(node.get("columns"));
         List<Field> fields = new ArrayList<>();
         fields.add(field("_id", "int64"));
         node.get("columns").forEach(column -> fields.add(field(column.get("name").asText(), column.get("type").asText())));
@@ -429,12 +526,15 @@ public final class FrameWriter extends ForeachWriter<byte[]> {
       }
       views = new Rows[plan.get("views").size()];
       removed = new Rows[views.length];
+      lefts = new int[views.length];
+      rights = new int[views.length];
       for (JsonNode node : plan.get("views")) {
         int index = node.get("index").asInt();
+        lefts[index] = node.get("left").asInt();
+        rights[index] = node.get("right").asInt();
         List<Field> fields = new ArrayList<>();
         node.get("columns").forEach(column -> fields.add(field(column.get("name").asText(), column.get("type").asText())));
-        views[index] = new Rows(node.get("name").asText(), "rows", fields);
-        views[index].sources = node.get("columns");
+        views[index] = new Rows(node.get("name").asText(), "rows", fields, sources(node.get("columns")));
         removed[index] = new Rows(node.get("name").asText(), "removed", List.of(field("_left_id", "int64")));
       }
       dead = new Rows(
@@ -443,8 +543,26 @@ public final class FrameWriter extends ForeachWriter<byte[]> {
           List.of(field("source", "string"), field("_id", "int64"), field("ts", "timestamp"), field("raw", "binary")));
     }
 
+    private static Source[] sources(JsonNode columns) {
+      Source[] sources = new Source[columns.size()];
+      for (int column = 0; column < sources.length; column++) {
+        JsonNode node = columns.get(column);
+        sources[column] = new Source(
+            node.get("side").asText().equals("left"),
+            node.get("kind").asText().charAt(0),
+            node.get("column").asInt(),
+            node.get("other").asInt());
+      }
+      return sources;
+    }
+
+    /** How many pairs of a table and a scope there are. */
+    int places() {
+      return types.length * scopes;
+    }
+
     boolean isEmpty() {
-      return rows == 0 && marks.isEmpty();
+      return events == 0;
     }
 
     boolean isFull() {
@@ -460,12 +578,14 @@ public final class FrameWriter extends ForeachWriter<byte[]> {
       if (isEmpty()) {
         firstNanos = System.nanoTime();
       }
+      events++;
       bytes += event.length;
       ByteBuffer buffer = ByteBuffer.wrap(event);
       isWhole = buffer.get() == 1;
       int table = buffer.getInt();
       int scope = buffer.getInt();
-      cause.read(buffer, types(table));
+      cause.read(buffer, types[table]);
+      newestMs = Math.max(newestMs, cause.time);
       while (buffer.hasRemaining()) {
         rows++;
         switch (buffer.get()) {
@@ -485,15 +605,8 @@ public final class FrameWriter extends ForeachWriter<byte[]> {
         }
       }
       if (isWhole) {
-        int bits = plan.get("offset_bits").asInt();
-        int partition = (int) (cause.id >>> bits);
-        long offset = cause.id & ((1L << bits) - 1);
-        marks.computeIfAbsent((long) table * scopes + scope, each -> new HashMap<>()).merge(partition, offset, Math::max);
+        marks.raise(table * scopes + scope, (int) (cause.id >>> offsetBits), cause.id & ((1L << offsetBits) - 1));
       }
-    }
-
-    private JsonNode types(int table) {
-      return plan.get("tables").get(table).get("columns");
     }
 
     private void addOwn(int table) {
@@ -516,13 +629,12 @@ public final class FrameWriter extends ForeachWriter<byte[]> {
 
     private void addRow(ByteBuffer buffer) {
       int index = buffer.getInt();
-      JsonNode view = plan.get("views").get(index);
-      SideReader l = side(buffer, left, view.get("left").asInt());
-      SideReader r = side(buffer, right, view.get("right").asInt());
+      SideReader l = side(buffer, left, lefts[index]);
+      SideReader r = side(buffer, right, rights[index]);
       Rows rows = views[index];
       int row = rows.next();
-      for (int column = 0; column < rows.width(); column++) {
-        Source source = rows.source(column);
+      for (int column = 0; column < rows.sources.length; column++) {
+        Source source = rows.sources[column];
         SideReader from = source.isLeft ? l : r;
         int place = source.column;
         if (from == null && source.otherColumn >= 0) { // the key is the same on both sides
@@ -549,13 +661,13 @@ public final class FrameWriter extends ForeachWriter<byte[]> {
           return cause;
         }
         default -> {
-          reader.read(buffer, types(table));
+          reader.read(buffer, types[table]);
           return reader;
         }
       }
     }
 
-    byte[] encoded(ObjectNode header, Map<Long, Map<Integer, Long>> marks) throws IOException {
+    byte[] encoded(ObjectNode header, Marks marks) throws IOException {
       ByteArrayOutputStream streams = new ByteArrayOutputStream((int) Math.min(bytes * 2 + 4096, FRAME_BYTES * 4L));
       ArrayNode described = header.putArray("streams");
       ArrayNode lengths = header.putArray("lengths");
@@ -570,13 +682,19 @@ public final class FrameWriter extends ForeachWriter<byte[]> {
         }
       }
       ObjectNode told = header.putObject("marks");
-      marks.forEach((place, offsets) -> {
-        JsonNode table = plan.get("tables").get((int) (place / scopes));
-        JsonNode scope = plan.get("scopes").get((int) (place % scopes));
-        ObjectNode partitions = told.withObjectProperty(table.get("name").asText())
-            .putObject(scope == null ? "" : scope.asText());
-        offsets.forEach((partition, offset) -> partitions.put(String.valueOf(partition), offset));
-      });
+      for (int place = 0; place < marks.offsets.length; place++) {
+        if (marks.offsets[place].length > 0) {
+          JsonNode table = plan.get("tables").get(place / scopes);
+          JsonNode scope = plan.get("scopes").get(place % scopes);
+          ObjectNode partitions = told.withObjectProperty(table.get("name").asText())
+              .putObject(scope == null ? "" : scope.asText());
+          for (int partition = 0; partition < marks.offsets[place].length; partition++) {
+            if (marks.offsets[place][partition] >= 0) {
+              partitions.put(String.valueOf(partition), marks.offsets[place][partition]);
+            }
+          }
+        }
+      }
       byte[] text = JSON.writeValueAsBytes(header);
       int padding = Math.floorMod(-(text.length + Long.BYTES), 64); // keeps the Arrow data aligned
       ByteBuffer body = ByteBuffer.allocate(Long.BYTES + text.length + padding + streams.size());
@@ -588,8 +706,10 @@ public final class FrameWriter extends ForeachWriter<byte[]> {
     }
 
     void clear() {
+      events = 0;
       rows = 0;
       bytes = 0;
+      newestMs = -1;
       isWhole = true;
       marks.clear();
       for (Rows[] group : List.of(tables, unknown, views, removed, new Rows[] {dead})) {
@@ -621,6 +741,37 @@ public final class FrameWriter extends ForeachWriter<byte[]> {
     }
   }
 
+  /** The highest offsets of records, by table and scope, and by Kafka partition. */
+  private static final class Marks {
+    final long[][] offsets; // -1: none
+
+    Marks(int places) {
+      offsets = new long[places][];
+      clear();
+    }
+
+    void raise(int place, int partition, long offset) {
+      long[] before = offsets[place];
+      if (before.length <= partition) {
+        offsets[place] = Arrays.copyOf(before, partition + 1);
+        Arrays.fill(offsets[place], before.length, partition + 1, -1);
+      }
+      offsets[place][partition] = Math.max(offsets[place][partition], offset);
+    }
+
+    void raise(Marks others) {
+      for (int place = 0; place < offsets.length; place++) {
+        for (int partition = 0; partition < others.offsets[place].length; partition++) {
+          raise(place, partition, others.offsets[place][partition]);
+        }
+      }
+    }
+
+    void clear() {
+      Arrays.fill(offsets, new long[0]);
+    }
+  }
+
   /** Where a view's column comes from: a side's id, its time, or a column of it. */
   private record Source(boolean isLeft, char kind, int column, int otherColumn) {}
 
@@ -632,16 +783,16 @@ public final class FrameWriter extends ForeachWriter<byte[]> {
     int[] places = new int[16]; // of each value; -1: null
     int[] lengths = new int[16];
 
-    void read(ByteBuffer buffer, JsonNode types) {
+    void read(ByteBuffer buffer, MatchOperator.Type[] types) {
       id = buffer.getLong();
       time = buffer.getLong();
       int end = buffer.getInt();
       end += buffer.position();
       bytes = buffer.array();
       columns = 0;
-      if (places.length < types.size()) {
-        places = new int[types.size()];
-        lengths = new int[types.size()];
+      if (places.length < types.length) {
+        places = new int[types.length];
+        lengths = new int[types.length];
       }
       while (buffer.position() < end) {
         int column = columns++;
@@ -649,8 +800,11 @@ public final class FrameWriter extends ForeachWriter<byte[]> {
           places[column] = -1;
           continue;
         }
-        String type = types.get(column).get("type").asText();
-        lengths[column] = type.equals("string") ? buffer.getInt() : type.equals("bool") ? 1 : Long.BYTES;
+        lengths[column] = switch (types[column]) {
+          case STRING -> buffer.getInt();
+          case BOOL -> 1;
+          case INT64, DOUBLE -> Long.BYTES;
+        };
         places[column] = buffer.position();
         buffer.position(buffer.position() + lengths[column]);
       }
@@ -660,58 +814,41 @@ public final class FrameWriter extends ForeachWriter<byte[]> {
   /** One stream of a frame: rows of one table, as Arrow vectors that are used again for the next frame. */
   private static final class Rows {
     final String table, kind;
+    final Source[] sources; // of the columns of a view
     private final List<Field> fields;
-    private JsonNode sources; // of a view
-    private Source[] resolved;
     private VectorSchemaRoot root; // made with the first row
+    private FieldVector[] vectors;
     private int count;
 
-    Rows(String table, String kind, List<Field> fields) {
+    Rows(String table, String kind, List<Field> fields, Source... sources) {
       this.table = table;
       this.kind = kind;
       this.fields = fields;
+      this.sources = sources;
     }
 
     int count() {
       return count;
     }
 
-    int width() {
-      return fields.size();
-    }
-
     int next() {
       if (root == null) {
         root = VectorSchemaRoot.create(new Schema(fields), MEMORY);
+        vectors = root.getFieldVectors().toArray(new FieldVector[0]);
       }
       return count++;
     }
 
-    Source source(int column) {
-      if (resolved == null) {
-        resolved = new Source[fields.size()];
-        for (int each = 0; each < resolved.length; each++) {
-          JsonNode node = sources.get(each);
-          resolved[each] = new Source(
-              node.get("side").asText().equals("left"),
-              node.get("kind").asText().charAt(0),
-              node.get("column").asInt(),
-              node.get("other").asInt());
-        }
-      }
-      return resolved[column];
-    }
-
     void setLong(int column, int row, long value) {
-      ((BigIntVector) root.getVector(column)).setSafe(row, value);
+      ((BigIntVector) vectors[column]).setSafe(row, value);
     }
 
     void setTime(int column, int row, long ms) {
-      ((TimeStampMicroTZVector) root.getVector(column)).setSafe(row, ms * 1000);
+      ((TimeStampMicroTZVector) vectors[column]).setSafe(row, ms * 1000);
     }
 
     void setText(int column, int row, String text) {
-      ((VarCharVector) root.getVector(column)).setSafe(row, text.getBytes(StandardCharsets.UTF_8));
+      ((VarCharVector) vectors[column]).setSafe(row, text.getBytes(StandardCharsets.UTF_8));
     }
 
     /** Length and bytes, as an event has them; -1 is null. */
@@ -720,7 +857,7 @@ public final class FrameWriter extends ForeachWriter<byte[]> {
       if (length < 0) {
         return;
       }
-      FieldVector vector = root.getVector(column);
+      FieldVector vector = vectors[column];
       if (vector instanceof VarCharVector text) {
         text.setSafe(row, buffer.array(), buffer.position(), length);
       } else {
@@ -734,7 +871,7 @@ public final class FrameWriter extends ForeachWriter<byte[]> {
       if (at < 0) {
         return;
       }
-      FieldVector vector = root.getVector(column);
+      FieldVector vector = vectors[column];
       if (vector instanceof VarCharVector text) {
         text.setSafe(row, from.bytes, at, from.lengths[place]);
       } else if (vector instanceof BigIntVector number) {

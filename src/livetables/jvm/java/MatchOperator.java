@@ -1,21 +1,33 @@
 package livetables;
 
+import com.fasterxml.jackson.core.JsonFactory;
+import com.fasterxml.jackson.core.JsonParser;
+import com.fasterxml.jackson.core.JsonToken;
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import java.io.IOException;
+import java.io.Serializable;
 import java.io.UncheckedIOException;
 import java.nio.ByteBuffer;
+import java.nio.charset.CharacterCodingException;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Deque;
+import java.util.HashMap;
 import java.util.Iterator;
+import java.util.LinkedHashSet;
 import java.util.List;
+import java.util.Map;
 import java.util.NoSuchElementException;
+import java.util.Set;
+import org.apache.spark.sql.Column;
 import org.apache.spark.sql.Dataset;
 import org.apache.spark.sql.Encoders;
 import org.apache.spark.sql.Row;
+import org.apache.spark.sql.api.java.UDF1;
+import org.apache.spark.sql.api.java.UDF3;
 import org.apache.spark.sql.functions;
 import org.apache.spark.sql.streaming.MapState;
 import org.apache.spark.sql.streaming.OutputMode;
@@ -24,12 +36,14 @@ import org.apache.spark.sql.streaming.TTLConfig;
 import org.apache.spark.sql.streaming.TimeMode;
 import org.apache.spark.sql.streaming.TimerValues;
 import org.apache.spark.sql.streaming.ValueState;
+import org.apache.spark.sql.types.DataTypes;
 import scala.Tuple2;
 import scala.jdk.javaapi.CollectionConverters;
 
 /**
  * Keeps, per scope and key, the records that have come, and emits for each new one an event: the record itself and
- * everything that it changes in the views. An event is bytes, as {@link FrameWriter} reads them.
+ * everything that it changes in the views. An event is bytes, as {@link FrameWriter} reads them. A record comes as bytes
+ * too, as {@link Parser} makes them.
  *
  * <p>A scope is a column that views join on; a record comes once for each scope that its table has. Spark calls the
  * operator once per record in real time, and once per key and batch in micro-batches: each record is handled on its own,
@@ -47,25 +61,29 @@ import scala.jdk.javaapi.CollectionConverters;
  * REMOVED    the row of this left record without a match: the view and the left id
  * </pre>
  */
-public final class MatchOperator extends StatefulProcessor<String, Row, byte[]> {
+public final class MatchOperator extends StatefulProcessor<String, byte[], byte[]> {
   static final byte OWN = 0, DEAD = 1, UNKNOWN = 2, ROW = 3, REMOVED = 4;
   static final byte NONE = 0, CAUSE = 1, OTHER = 2;
 
   /** A record with more matches than fit is emitted in parts, so that no message grows without bound. */
   private static final int PART_BYTES = 1 << 20;
 
-  // The columns of the input, in order; the structs with the values of each table follow.
-  private static final int TABLE = 1, SCOPE = 2, IS_OWN = 3, HAS_KEY = 4, ID = 5, TIME = 6, IS_DEAD = 7, RAW = 8;
-  private static final int UNKNOWN_FIELDS = 9, VALUES = 10;
+  private static final ObjectMapper JSON = new ObjectMapper();
+
+  /** Records without a key meet nobody: they are only spread over the partitions. */
+  private static final int SPREAD = 64;
+  private static final char NO_KEY = '-';
 
   private final String planJson;
 
+  private transient int[] ownScopes; // by table: that in which a record is emitted as a row of its table
   private transient View[][] asLeft; // by scope and table
   private transient View[][] asRight;
   private transient MapState<Long, byte[]>[] rows; // by table: matched bits, time and values of its records
   private transient ValueState<byte[]>[] latest; // by table: id, time and values of its latest record
   private transient List<Kept>[] cached; // by table, for the key at hand
-  private transient ValueWriter values;
+  private transient Kept[] cachedLatest; // by table, for the key at hand; meaningless until it is read
+  private transient boolean[] isLatestRead;
   private transient Event event;
   private int tables;
 
@@ -73,12 +91,41 @@ public final class MatchOperator extends StatefulProcessor<String, Row, byte[]> 
     this.planJson = planJson;
   }
 
-  /** The events of parsed records, which have the columns above. */
+  /** Parse what was read for a table, with the columns _id, ts and value. */
+  public static Dataset<Row> records(Dataset<Row> read, int table, String planJson) {
+    Parser parser = new Parser(planJson, table);
+    Column[] columns = {functions.col("_id"), functions.col("ts"), functions.col("value")};
+    if (scopes(parsed(planJson), table).length == 1) {
+      UDF3<Long, Long, byte[], byte[]> one = parser::record;
+      return read.select(functions.udf(one, DataTypes.BinaryType).apply(columns).as("record"));
+    }
+    UDF3<Long, Long, byte[], byte[][]> many = parser::records;
+    return read.select(functions.explode(
+        functions.udf(many, DataTypes.createArrayType(DataTypes.BinaryType)).apply(columns)).as("record"));
+  }
+
+  /** The events of the records of all tables. */
   public static Dataset<byte[]> events(Dataset<Row> records, String planJson) {
+    UDF1<byte[], String> key = new Keys(planJson)::key;
     return records
-        .groupBy(functions.col("key"))
-        .as(Encoders.STRING(), Encoders.row(records.schema()))
+        .groupBy(functions.udf(key, DataTypes.StringType).apply(functions.col("record")).as("key"))
+        .as(Encoders.STRING(), Encoders.BINARY())
         .transformWithState(new MatchOperator(planJson), TimeMode.None(), OutputMode.Update(), Encoders.BINARY());
+  }
+
+  /** What is made of a value of a table, for those who want to know it without a query. */
+  public static byte[] record(byte[] value, int table, String planJson) {
+    return new Parser(planJson, table).record(0L, 0L, value);
+  }
+
+  /** The scopes that a table has; one that no view joins has the first for its own. */
+  private static int[] scopes(JsonNode plan, int table) {
+    JsonNode scopes = plan.get("tables").get(table).get("scopes");
+    int[] numbers = new int[Math.max(1, scopes.size())];
+    for (int place = 0; place < scopes.size(); place++) {
+      numbers[place] = scopes.get(place).asInt();
+    }
+    return numbers;
   }
 
   @Override
@@ -86,6 +133,10 @@ public final class MatchOperator extends StatefulProcessor<String, Row, byte[]> 
   public void init(OutputMode outputMode, TimeMode timeMode) {
     JsonNode plan = parsed(planJson);
     tables = plan.get("tables").size();
+    ownScopes = new int[tables];
+    for (int table = 0; table < tables; table++) {
+      ownScopes[table] = scopes(plan, table)[0];
+    }
     int scopes = Math.max(1, plan.get("scopes").size());
     asLeft = new View[scopes * tables][];
     asRight = new View[scopes * tables][];
@@ -112,19 +163,22 @@ public final class MatchOperator extends StatefulProcessor<String, Row, byte[]> 
       }
     }
     cached = new List[tables];
-    values = new ValueWriter(plan.get("tables"));
+    cachedLatest = new Kept[tables];
+    isLatestRead = new boolean[tables];
     event = new Event();
   }
 
   @Override
   public scala.collection.Iterator<byte[]> handleInputRows(
-      String key, scala.collection.Iterator<Row> records, TimerValues timers) {
+      String key, scala.collection.Iterator<byte[]> records, TimerValues timers) {
     Arrays.fill(cached, null);
+    Arrays.fill(isLatestRead, false);
+    boolean hasKey = key.charAt(0) != NO_KEY;
     return CollectionConverters.asScala(new Iterator<byte[]>() {
       @Override
       public boolean hasNext() {
         while (event.parts.isEmpty() && records.hasNext()) {
-          handle(records.next());
+          handle(hasKey, ByteBuffer.wrap(records.next()));
         }
         return !event.parts.isEmpty();
       }
@@ -139,32 +193,49 @@ public final class MatchOperator extends StatefulProcessor<String, Row, byte[]> 
     });
   }
 
-  private void handle(Row record) {
-    int table = record.getInt(TABLE);
-    int scope = record.getInt(SCOPE);
-    boolean isDead = record.getBoolean(IS_DEAD);
-    Kept cause = new Kept(record.getLong(ID), record.getLong(TIME));
-    cause.values = isDead ? new byte[0] : values.packed(table, record.getStruct(VALUES + table));
-    event.begin(table, scope, cause);
+  private void handle(boolean hasKey, ByteBuffer record) {
+    int table = record.getInt();
+    int scope = record.getInt();
+    Kept cause = new Kept(record.getLong(), record.getLong());
+    boolean isDead = record.get() == Parser.DEAD;
     if (isDead) {
-      event.dead(record.isNullAt(RAW) ? null : (byte[]) record.get(RAW));
-    } else {
-      if (record.getBoolean(IS_OWN)) {
-        event.own();
-        if (!record.isNullAt(UNKNOWN_FIELDS)) {
-          for (Object field : record.getList(UNKNOWN_FIELDS)) {
-            event.unknown((String) field);
-          }
-        }
-      }
-      int place = scope * tables + table;
-      if (record.getBoolean(HAS_KEY)) {
-        match(table, asLeft[place], asRight[place], cause);
-      } else {
-        withoutKey(asLeft[place], asRight[place]);
+      byte[] value = bytes(record);
+      cause.values = new byte[0];
+      event.begin(table, scope, cause);
+      event.dead(value);
+      event.end();
+      return;
+    }
+    byte[][] unknown = new byte[record.getInt()][];
+    for (int field = 0; field < unknown.length; field++) {
+      unknown[field] = bytes(record);
+    }
+    cause.values = Arrays.copyOfRange(record.array(), record.position(), record.limit());
+    event.begin(table, scope, cause);
+    if (scope == ownScopes[table]) {
+      event.own();
+      for (byte[] field : unknown) {
+        event.unknown(field);
       }
     }
+    int place = scope * tables + table;
+    if (hasKey) {
+      match(table, asLeft[place], asRight[place], cause);
+    } else {
+      withoutKey(asLeft[place], asRight[place]);
+    }
     event.end();
+  }
+
+  /** Length (-1: null) and bytes, as {@link Bytes#putBytes} writes them. */
+  private static byte[] bytes(ByteBuffer buffer) {
+    int length = buffer.getInt();
+    if (length < 0) {
+      return null;
+    }
+    byte[] bytes = new byte[length];
+    buffer.get(bytes);
+    return bytes;
   }
 
   /** A null key never matches: the record is a row without a match where its side is the one that a view keeps. */
@@ -261,14 +332,16 @@ public final class MatchOperator extends StatefulProcessor<String, Row, byte[]> 
     return cached[table];
   }
 
+  /** The latest record of a table with the key at hand, or null. */
   private Kept latest(int table) {
-    byte[] packed = latest[table].get();
-    if (packed == null) {
-      return null;
+    if (!isLatestRead[table]) {
+      byte[] packed = latest[table].get();
+      cachedLatest[table] = packed == null
+          ? null
+          : Kept.unpacked(ByteBuffer.wrap(packed).getLong(), Arrays.copyOfRange(packed, Long.BYTES, packed.length));
+      isLatestRead[table] = true;
     }
-    ByteBuffer bytes = ByteBuffer.wrap(packed);
-    long id = bytes.getLong();
-    return Kept.unpacked(id, Arrays.copyOfRange(packed, Long.BYTES, packed.length));
+    return cachedLatest[table];
   }
 
   private void keep(int table, Kept record) {
@@ -284,13 +357,14 @@ public final class MatchOperator extends StatefulProcessor<String, Row, byte[]> 
         byte[] packed = record.packed();
         latest[table].update(
             ByteBuffer.allocate(Long.BYTES + packed.length).putLong(record.id).put(packed).array());
+        cachedLatest[table] = record;
       }
     }
   }
 
   static JsonNode parsed(String json) {
     try {
-      return new ObjectMapper().readTree(json);
+      return JSON.readTree(json);
     } catch (IOException error) {
       throw new UncheckedIOException(error);
     }
@@ -388,9 +462,9 @@ public final class MatchOperator extends StatefulProcessor<String, Row, byte[]> 
       bytes.putBytes(value);
     }
 
-    void unknown(String field) {
+    void unknown(byte[] field) {
       bytes.put(UNKNOWN);
-      bytes.putBytes(field.getBytes(StandardCharsets.UTF_8));
+      bytes.putBytes(field);
     }
 
     void row(View view, Kept left, Kept right) {
@@ -433,40 +507,281 @@ public final class MatchOperator extends StatefulProcessor<String, Row, byte[]> 
     }
   }
 
-  /** Packs the values of a row: a byte for each, 0 if it is null, then 8 bytes, 1 byte, or length and bytes. */
-  private static final class ValueWriter {
-    private final String[][] types;
-    private final Bytes bytes = new Bytes();
+  /** The types that a column may have. */
+  enum Type {
+    STRING, INT64, DOUBLE, BOOL;
 
-    ValueWriter(JsonNode tables) {
-      types = new String[tables.size()][];
-      for (int table = 0; table < types.length; table++) {
-        JsonNode columns = tables.get(table).get("columns");
-        types[table] = new String[columns.size()];
-        for (int column = 0; column < columns.size(); column++) {
-          types[table][column] = columns.get(column).get("type").asText();
+    static Type[] of(JsonNode columns) {
+      Type[] types = new Type[columns.size()];
+      for (int column = 0; column < types.length; column++) {
+        types[column] = valueOf(columns.get(column).get("type").asText().toUpperCase());
+      }
+      return types;
+    }
+  }
+
+  /**
+   * Makes what the operator gets of a record of a table: the table, the scope, id, time, and a byte.
+   *
+   * <pre>
+   * DEAD     the record could not be parsed: length (-1: null) and bytes of its value
+   * PARSED   how many fields are not columns, length and bytes of the name of each, and the values of the columns:
+   *          a byte for each, 0 if it is null, then 8 bytes, 1 byte, or length and bytes
+   * </pre>
+   *
+   * <p>A record is a JSON object in UTF-8 and nothing after it. A value has the type of its column or is null; numbers fit
+   * into it. Of a field that comes twice the last value counts, as in most readers of JSON.
+   */
+  private static final class Parser implements Serializable {
+    static final byte PARSED = 0, DEAD = 1;
+    private static final JsonFactory STRICT =
+        JsonFactory.builder().disable(JsonFactory.Feature.INTERN_FIELD_NAMES).build();
+    private static final byte ABSENT = 0, PRESENT = 1, WRONG = 2;
+
+    private final String planJson;
+    private final int table;
+    private transient Map<String, Integer> columns; // places by name; null until the first record
+    private transient Type[] types;
+    private transient int[] scopes;
+    private transient byte[] states; // of the value of each column
+    private transient long[] numbers;
+    private transient byte[][] texts;
+    private transient Set<String> unknown;
+    private transient Bytes bytes;
+
+    Parser(String planJson, int table) {
+      this.planJson = planJson;
+      this.table = table;
+    }
+
+    /** For a table with one scope. */
+    byte[] record(Long id, Long time, byte[] value) {
+      if (columns == null) {
+        open();
+      }
+      boolean isRow = isRow(value);
+      bytes.clear();
+      bytes.putInt(table);
+      bytes.putInt(scopes[0]);
+      bytes.putLong(id);
+      bytes.putLong(time);
+      if (isRow) {
+        bytes.put(PARSED);
+        putRow();
+      } else {
+        bytes.put(DEAD);
+        bytes.putBytes(value);
+      }
+      return bytes.copy();
+    }
+
+    /** For a table with several scopes: one for each, and one alone for what could not be parsed. */
+    byte[][] records(Long id, Long time, byte[] value) {
+      byte[] first = record(id, time, value);
+      boolean isDead = first[2 * Integer.BYTES + 2 * Long.BYTES] == DEAD;
+      byte[][] all = new byte[isDead ? 1 : scopes.length][];
+      for (int place = 0; place < all.length; place++) {
+        all[place] = place == 0 ? first : first.clone();
+        ByteBuffer.wrap(all[place]).putInt(Integer.BYTES, scopes[place]);
+      }
+      return all;
+    }
+
+    private void open() {
+      JsonNode plan = parsed(planJson);
+      JsonNode nodes = plan.get("tables").get(table).get("columns");
+      types = Type.of(nodes);
+      scopes = scopes(plan, table);
+      states = new byte[types.length];
+      numbers = new long[types.length];
+      texts = new byte[types.length][];
+      unknown = new LinkedHashSet<>();
+      bytes = new Bytes();
+      columns = new HashMap<>();
+      for (int column = 0; column < types.length; column++) {
+        columns.put(nodes.get(column).get("name").asText(), column);
+      }
+    }
+
+    private boolean isRow(byte[] value) {
+      if (value == null || !beginsLikeAnObject(value)) {
+        return false;
+      }
+      Arrays.fill(states, ABSENT);
+      unknown.clear();
+      // From text: the parser would guess the encoding of bytes, and refuse names with halves of surrogate pairs.
+      try (JsonParser json = STRICT.createParser(text(value))) {
+        json.nextToken(); // the brace
+        for (String name = json.nextFieldName(); name != null; name = json.nextFieldName()) {
+          Integer column = columns.get(name);
+          JsonToken token = json.nextToken();
+          if (column == null) {
+            unknown.add(name);
+            json.skipChildren();
+          } else if (!take(column, token, json)) {
+            return false;
+          }
+        }
+        if (json.nextToken() != null) {
+          return false; // text after the object
+        }
+      } catch (IOException | RuntimeException malformed) {
+        return false;
+      }
+      for (byte state : states) {
+        if (state == WRONG) {
+          return false;
+        }
+      }
+      return true;
+    }
+
+    /** Take the value of a column; whether it may be one. */
+    private boolean take(int column, JsonToken token, JsonParser json) throws IOException {
+      states[column] = PRESENT;
+      if (token == JsonToken.VALUE_NULL) {
+        states[column] = ABSENT;
+        return true;
+      }
+      switch (types[column]) {
+        case STRING -> {
+          if (token == JsonToken.VALUE_STRING) {
+            texts[column] = json.getText().getBytes(StandardCharsets.UTF_8);
+          } else {
+            states[column] = WRONG;
+            json.skipChildren();
+          }
+          return true;
+        }
+        case INT64 -> {
+          if (token != JsonToken.VALUE_NUMBER_INT) {
+            return false;
+          }
+          numbers[column] = json.getLongValue(); // or an exception, if it does not fit
+          return true;
+        }
+        case DOUBLE -> {
+          if (token != JsonToken.VALUE_NUMBER_INT && token != JsonToken.VALUE_NUMBER_FLOAT) {
+            return false;
+          }
+          double number = json.getDoubleValue();
+          numbers[column] = Double.doubleToRawLongBits(number);
+          states[column] = Double.isInfinite(number) ? WRONG : PRESENT;
+          return true;
+        }
+        default -> {
+          numbers[column] = token == JsonToken.VALUE_TRUE ? 1 : 0;
+          return token == JsonToken.VALUE_TRUE || token == JsonToken.VALUE_FALSE;
         }
       }
     }
 
-    byte[] packed(int table, Row row) {
-      bytes.clear();
-      String[] columns = types[table];
-      for (int column = 0; column < columns.length; column++) {
-        if (row.isNullAt(column)) {
-          bytes.put((byte) 0);
-          continue;
-        }
-        bytes.put((byte) 1);
-        switch (columns[column]) {
-          case "string" -> bytes.putBytes((byte[]) row.get(column));
-          case "int64" -> bytes.putLong(row.getLong(column));
-          case "double" -> bytes.putLong(Double.doubleToRawLongBits(row.getDouble(column)));
-          case "bool" -> bytes.put((byte) (row.getBoolean(column) ? 1 : 0));
-          default -> throw new IllegalStateException("a column of type " + columns[column]);
+    private void putRow() {
+      bytes.putInt(unknown.size());
+      for (String field : unknown) {
+        bytes.putBytes(field.getBytes(StandardCharsets.UTF_8));
+      }
+      for (int column = 0; column < types.length; column++) {
+        bytes.put(states[column]);
+        if (states[column] == PRESENT) {
+          switch (types[column]) {
+            case STRING -> bytes.putBytes(texts[column]);
+            case BOOL -> bytes.put((byte) numbers[column]);
+            case INT64, DOUBLE -> bytes.putLong(numbers[column]);
+          }
         }
       }
-      return bytes.copy();
+    }
+
+    private static boolean beginsLikeAnObject(byte[] value) {
+      for (byte each : value) {
+        if (each != ' ' && each != '\t' && each != '\n' && each != '\r') {
+          return each == '{';
+        }
+      }
+      return false;
+    }
+
+    private static String text(byte[] value) throws CharacterCodingException {
+      for (byte each : value) {
+        if (each < 0) {
+          return StandardCharsets.UTF_8.newDecoder().decode(ByteBuffer.wrap(value)).toString();
+        }
+      }
+      return new String(value, StandardCharsets.ISO_8859_1); // ASCII, and quicker
+    }
+  }
+
+  /** Finds what records meet by: the scope and the value there. Where nothing may match, it is any of a few others. */
+  private static final class Keys implements Serializable {
+    private final String planJson;
+    private transient Type[][] types; // by table; null until the first record
+    private transient int[][] columns; // by table and scope: where the key is, -1: nowhere
+
+    Keys(String planJson) {
+      this.planJson = planJson;
+    }
+
+    String key(byte[] record) {
+      if (types == null) {
+        open();
+      }
+      ByteBuffer buffer = ByteBuffer.wrap(record);
+      int table = buffer.getInt();
+      int scope = buffer.getInt();
+      long id = buffer.getLong();
+      buffer.getLong();
+      boolean isDead = buffer.get() == Parser.DEAD;
+      String value = isDead || columns[table][scope] < 0 ? null : value(buffer, types[table], columns[table][scope]);
+      return value == null ? NO_KEY + String.valueOf(Math.floorMod(id, SPREAD)) : scope + ":" + value;
+    }
+
+    private static String value(ByteBuffer buffer, Type[] types, int column) {
+      for (int names = buffer.getInt(); names > 0; names--) {
+        int length = buffer.getInt();
+        buffer.position(buffer.position() + length);
+      }
+      for (int each = 0; ; each++) {
+        boolean isThere = buffer.get() == 1;
+        if (each == column && !isThere) {
+          return null;
+        }
+        if (isThere) {
+          int length = switch (types[each]) {
+            case STRING -> buffer.getInt();
+            case BOOL -> 1;
+            case INT64, DOUBLE -> Long.BYTES;
+          };
+          if (each == column) {
+            return switch (types[each]) {
+              case STRING -> new String(buffer.array(), buffer.position(), length, StandardCharsets.UTF_8);
+              case BOOL -> String.valueOf(buffer.get() == 1);
+              case INT64 -> String.valueOf(buffer.getLong());
+              case DOUBLE -> String.valueOf(buffer.getDouble() + 0.0); // -0.0 is equal to 0.0, and has another text
+            };
+          }
+          buffer.position(buffer.position() + length);
+        }
+      }
+    }
+
+    private void open() {
+      JsonNode plan = parsed(planJson);
+      JsonNode tables = plan.get("tables");
+      columns = new int[tables.size()][Math.max(1, plan.get("scopes").size())];
+      types = new Type[tables.size()][];
+      for (int table = 0; table < types.length; table++) {
+        JsonNode nodes = tables.get(table).get("columns");
+        types[table] = Type.of(nodes);
+        Arrays.fill(columns[table], -1);
+        for (JsonNode scope : tables.get(table).get("scopes")) {
+          for (int column = 0; column < types[table].length; column++) {
+            if (nodes.get(column).get("name").equals(plan.get("scopes").get(scope.asInt()))) {
+              columns[table][scope.asInt()] = column;
+            }
+          }
+        }
+      }
     }
   }
 

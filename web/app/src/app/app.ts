@@ -13,6 +13,7 @@ import { LiveTableService } from "@livetables/angular";
 import type { Row } from "@livetables/angular";
 import { Clock } from "./clock";
 import { duration } from "./figures";
+import { LatencyView } from "./latency";
 import { FIRST_LAYOUT, Layout } from "./layout";
 import { Login } from "./login";
 import { PlotData } from "./plot-data";
@@ -37,7 +38,7 @@ const JOINED_VIEW = "final_ui"; // the one that joinType is about
 /** The page: what is joined now, the tables, and beside them everything about them. */
 @Component({
   selector: "lt-app",
-  imports: [Login, RecordDetails, SidePanel, Splitter, TablePanel, Tabs],
+  imports: [LatencyView, Login, RecordDetails, SidePanel, Splitter, TablePanel, Tabs],
   changeDetection: ChangeDetectionStrategy.OnPush,
   templateUrl: "./app.html",
   styleUrl: "./app.css",

@@ -12,6 +12,7 @@ import {
   NumberFilterModule,
   RenderApiModule,
   RowApiModule,
+  ScrollApiModule,
   TextFilterModule,
   TooltipModule,
   themeQuartz,
@@ -32,6 +33,7 @@ ModuleRegistry.registerModules([
   NumberFilterModule,
   RenderApiModule,
   RowApiModule,
+  ScrollApiModule,
   TextFilterModule,
   TooltipModule,
 ]);

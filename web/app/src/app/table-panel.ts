@@ -19,8 +19,8 @@ import type {
   FullWidthCellKeyDownEvent,
   GridApi,
 } from "ag-grid-community";
-import { LiveTableComponent, LiveTableService } from "@livetables/angular";
-import type { Column, Problem, Row } from "@livetables/angular";
+import { LiveStateComponent, LiveTableComponent, LiveTableService } from "@livetables/angular";
+import type { Column, Row, ViewState } from "@livetables/angular";
 import { livetablesDatasource } from "@livetables/angular/ag-grid";
 import type { LivetablesDatasource } from "@livetables/angular/ag-grid";
 import { copy } from "./copy";
@@ -32,7 +32,7 @@ const NOTICE_MS = 2500;
 
 @Component({
   selector: "lt-table-panel",
-  imports: [AgGridAngular, LiveTableComponent],
+  imports: [AgGridAngular, LiveStateComponent, LiveTableComponent],
   changeDetection: ChangeDetectionStrategy.OnPush,
   host: { "[attr.data-testid]": "'panel-' + shownTable()", role: "region", "[attr.aria-label]": "shownTable()" },
   template: `
@@ -77,9 +77,6 @@ const NOTICE_MS = 2500;
         </label>
       </div>
     </header>
-    @if (problem(); as problem) {
-      <p class="problem" role="alert">{{ problem.problem }}: {{ problem.cure }}</p>
-    }
     @if (notice()) {
       <p class="notice" role="status">{{ notice() }}</p>
     }
@@ -99,6 +96,9 @@ const NOTICE_MS = 2500;
     }
     @if (!isKnown()) {
       <div class="waiting" aria-hidden="true"></div>
+    }
+    @if (!isPaged()) {
+      <live-state [state]="state()" />
     }
   `,
   styles: `
@@ -184,12 +184,6 @@ const NOTICE_MS = 2500;
     .waiting {
       background: repeating-linear-gradient(var(--surface) 0 20px, var(--surface-2) 20px 28px);
     }
-    .problem {
-      margin: 0;
-      padding: 0.3rem 0.6rem;
-      background: var(--bad-surface);
-      color: var(--bad);
-    }
     .notice {
       position: absolute;
       inset: auto auto 0.6rem 50%;
@@ -216,7 +210,6 @@ export class TablePanel {
   protected readonly quick = linkedSignal({ source: this.shownTable, computation: () => "" });
   protected readonly passing = signal(0);
   protected readonly hidden = linkedSignal({ source: this.shownTable, computation: () => new Set<string>() });
-  protected readonly problem = signal<Problem | null>(null);
   protected readonly isPaged = signal(false);
   protected readonly notice = signal("");
   protected readonly isExporting = signal(false);
@@ -224,6 +217,13 @@ export class TablePanel {
   readonly #service = inject(LiveTableService);
   /** Columns and number of all rows, whatever is filtered. */
   readonly #whole = this.#service.windowOf(this.shownTable, () => ({ size: 0 }));
+  readonly #wholeState = this.#service.stateOf(this.shownTable, () => ({ size: 0 }));
+  /** Null until the grid has asked for rows. */
+  readonly #gridState = linkedSignal<unknown, ViewState | null>({
+    source: () => [this.shownTable(), this.isPaged()],
+    computation: () => null,
+  });
+  protected readonly state = computed(() => this.#gridState() ?? this.#wholeState());
   readonly #allColumns = computed<readonly Column[]>(() => this.#whole()?.columns ?? []);
   protected readonly isKnown = computed(() => this.#whole()?.table === this.shownTable());
   protected readonly total = computed(() => this.#whole()?.total ?? 0);
@@ -258,16 +258,14 @@ export class TablePanel {
 
   protected begin(api: GridApi<Row>, table: string): void {
     this.#api = api;
-    this.problem.set(null);
     this.#datasource = livetablesDatasource(this.#service.hub, table, api, {
       onWindow: ({ total }) => {
         this.passing.set(total);
-        this.problem.set(null);
         const { filters, quick } = this.#datasource?.view ?? {};
         this.#selection.set(filters?.length || quick ? JSON.stringify([filters, quick]) : "");
       },
-      onProblem: (problem) => {
-        this.problem.set(problem);
+      onState: (state) => {
+        this.#gridState.set(state);
       },
     });
     api.setGridOption("datasource", this.#datasource);

@@ -5,13 +5,14 @@ export const WELCOME: Welcome = {
   type: "hello",
   protocol: 1,
   server: "0.1.0",
+  time: "1970-01-01T00:16:40.000Z", // when the clock of FakeSurroundings starts
   tables: ["users_ui"],
   heartbeat_seconds: 10,
   idle_seconds: 180,
   limits: {
     frame_bytes: 65_536,
     subscriptions: 64,
-    window_rows: 10_000,
+    window_rows: 10_001,
     text_characters: 1_000,
     filters: 32,
     in_values: 1_000,
@@ -48,7 +49,7 @@ export function snapshot(rows: readonly (readonly Value[])[], about: About = {})
   return { type: "snapshot", ...heading(about), offset: 0, total: rows.length, ids, rows };
 }
 
-export function patch(change: Partial<Pick<Patch, "total" | "removed" | "inserted" | "updated">>, about: About): Patch {
+export function patch(change: Partial<Omit<Patch, "type">>, about: About): Patch {
   return { type: "patch", ...heading(about), total: 0, removed: [], inserted: [], updated: [], ...change };
 }
 

@@ -5,10 +5,12 @@
  * (`read`), writing news into a socket (`write`), and their arrival (`deliver`). So any order that can happen, can be
  * made to happen.
  */
-import type { ClientFrame, Column, Patch, ServerFrame, Snapshot, Value, ViewOptions } from "../../src/protocol.js";
+import type { ClientFrame, Column, Patch, Receipt, ServerFrame, Snapshot, Value } from "../../src/protocol.js";
+import type { ViewOptions } from "../../src/protocol.js";
 import { viewKey, viewOf } from "../../src/view.js";
 import type { View } from "../../src/view.js";
 import type { Window } from "../../src/window.js";
+import { nodeChecksum } from "./checksum.js";
 import type { FakeSocket } from "./fake.js";
 import { status, WELCOME } from "./frames.js";
 
@@ -54,6 +56,7 @@ interface ServerSubscription {
   readonly sub: number;
   readonly revision: number;
   readonly viewport: ServerViewport;
+  readonly hasChecksums: boolean;
   generation: string | null;
   columns: readonly Column[] | null;
   sequence: number | null;
@@ -68,6 +71,9 @@ export interface Session {
   readCount: number;
 }
 
+/** A mistake in a patch: one of its values is another, or one of its rows is missing. */
+export type Fault = "wrong value" | "lost row";
+
 export const COLUMNS: readonly Column[] = [
   { name: "name", type: "string" },
   { name: "age", type: "int64" },
@@ -81,10 +87,20 @@ export class ModelServer {
   sessions: Session[] = [];
   /** Every state of every viewport that ever was, by generation and sequence, which are used once. */
   readonly history = new Map<string, State>();
+  /** Why clients asked for whole windows, as far as they said. */
+  readonly resyncs: (string | undefined)[] = [];
+  /** How many patches were made wrong. */
+  faults = 0;
+  #fault: Fault | null = null;
+  readonly #now: () => number;
   readonly #viewports = new Map<string, ServerViewport>();
   #generations = 0;
   #sequences = 0;
   #ids = 0;
+
+  constructor(now: () => number) {
+    this.#now = now;
+  }
 
   get subscriptions(): number {
     return this.sessions.reduce((sum, session) => sum + session.subscriptions.size, 0);
@@ -175,7 +191,7 @@ export class ModelServer {
     for (const session of this.sessions) {
       for (const subscription of session.subscriptions.values()) {
         const frames = this.#frames(subscription);
-        session.outgoing.push(...frames);
+        session.outgoing.push(...frames.map((frame) => this.#spoiled(frame)));
         if (frames.length > 0) return true;
       }
     }
@@ -205,6 +221,11 @@ export class ModelServer {
     }
   }
 
+  /** Put a fault into the next patch that can have it. */
+  corrupt(fault: Fault): void {
+    this.#fault = fault;
+  }
+
   /** What a view shows now; null if it cannot. */
   shown(table: string, options: ViewOptions): State | null {
     const state = this.#state({ table, view: viewOf(options), sequence: 0 });
@@ -219,7 +240,7 @@ export class ModelServer {
     const { socket, outgoing, subscriptions } = session;
     if (frame.type === "hello") {
       session.isLoggedIn = frame.token === this.key;
-      if (session.isLoggedIn) outgoing.push(WELCOME, status("live"));
+      if (session.isLoggedIn) outgoing.push({ ...WELCOME, time: this.#time }, status("live"));
       else {
         socket.receive({ type: "error", code: "unauthorized", problem: "the key is wrong", cure: "log in" });
         if (!socket.isClosed) socket.drop(4401);
@@ -229,11 +250,14 @@ export class ModelServer {
     if (!session.isLoggedIn) throw new Error(`${frame.type} came before hello`);
     switch (frame.type) {
       case "heartbeat":
-        outgoing.push({ type: "heartbeat", time: "" });
+        outgoing.push({ type: "heartbeat", time: this.#time });
         break;
       case "subscribe":
         if (subscriptions.has(frame.sub)) throw new Error(`sub ${frame.sub} is in use`);
-        subscriptions.set(frame.sub, this.#look(frame.sub, frame.revision, frame.table, viewOf(frame.view)));
+        subscriptions.set(
+          frame.sub,
+          this.#look(frame.sub, frame.revision, frame.table, viewOf(frame.view), frame.checksum ?? false),
+        );
         break;
       case "set": {
         const { sub, revision, ...changes } = frame;
@@ -243,6 +267,7 @@ export class ModelServer {
           revision,
           before.viewport.table,
           viewOf({ ...before.viewport.view, ...changes }),
+          before.hasChecksums,
         );
         subscriptions.set(sub, { ...looking, generation: before.generation, columns: before.columns });
         break;
@@ -253,6 +278,7 @@ export class ModelServer {
         break;
       case "resync":
         this.#subscription(session, frame.sub).sequence = null;
+        this.resyncs.push(frame.reason);
         break;
     }
   }
@@ -264,7 +290,11 @@ export class ModelServer {
     return found;
   }
 
-  #look(sub: number, revision: number, table: string, view: View): ServerSubscription {
+  get #time(): string {
+    return new Date(this.#now()).toISOString();
+  }
+
+  #look(sub: number, revision: number, table: string, view: View, hasChecksums: boolean): ServerSubscription {
     const key = viewKey(table, view);
     let viewport = this.#viewports.get(key);
     if (!viewport) {
@@ -273,7 +303,7 @@ export class ModelServer {
       this.#viewports.set(key, viewport);
       this.#advance(viewport);
     }
-    return { sub, revision, viewport, generation: null, columns: null, sequence: null, failure: null };
+    return { sub, revision, viewport, hasChecksums, generation: null, columns: null, sequence: null, failure: null };
   }
 
   #frames(subscription: ServerSubscription): ServerFrame[] {
@@ -294,9 +324,27 @@ export class ModelServer {
     }
     if (subscription.columns !== columns) frames.push({ type: "schema", ...heading, columns });
     const follows = before !== null && subscription.sequence === before.sequence && isPatchable(before, state);
-    frames.push({ ...heading, ...(follows ? patchOf(before, state) : snapshotOf(state, viewport.view.offset)) });
+    frames.push({
+      ...heading,
+      receipt: follows ? this.#receipt() : null,
+      ...(follows ? patchOf(before, state) : snapshotOf(state, viewport.view.offset)),
+      ...(subscription.hasChecksums && { checksum: checksumOf(state) }),
+    });
     Object.assign(subscription, { generation, columns, sequence, failure: null });
     return frames;
+  }
+
+  #spoiled(frame: ServerFrame): ServerFrame {
+    const wrong = frame.type === "patch" && this.#fault ? faulty(frame, this.#fault) : null;
+    if (!wrong) return frame;
+    this.#fault = null;
+    this.faults++;
+    return wrong;
+  }
+
+  #receipt(): Receipt {
+    const sent = this.#now();
+    return { kafka: sent - 8, spark: sent - 4, applied: sent - 1, sent };
   }
 
   #insert(name: string, age: number): number {
@@ -383,6 +431,31 @@ function isPatchable(before: State, after: State): boolean {
 
 function isSame(state: State, other: State): boolean {
   return JSON.stringify({ ...state, sequence: 0 }) === JSON.stringify({ ...other, sequence: 0 });
+}
+
+function checksumOf({ total, ids, rows }: State): string {
+  return nodeChecksum(
+    total,
+    ids.map((id, index) => [id, rows[index] ?? []]),
+  );
+}
+
+function faulty(frame: Patch, fault: Fault): Patch | null {
+  const { inserted, updated } = frame;
+  const [last] = inserted.slice(-1);
+  const [changed] = updated.slice(-1);
+  if (fault === "lost row") return last ? { ...frame, inserted: inserted.slice(0, -1) } : null;
+  if (changed) {
+    const [position, column, value] = changed;
+    return { ...frame, updated: [...updated.slice(0, -1), [position, column, other(value)]] };
+  }
+  if (!last) return null;
+  const [position, id, values] = last;
+  return { ...frame, inserted: [...inserted.slice(0, -1), [position, id, values.map(other)]] };
+}
+
+function other(value: Value): Value {
+  return typeof value === "number" ? value + 1 : `${String(value)}!`;
 }
 
 function snapshotOf(state: State, offset: number): Pick<Snapshot, "type" | "offset" | "total" | "ids" | "rows"> {

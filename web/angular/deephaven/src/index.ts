@@ -1,0 +1,10 @@
+export { DeephavenService } from "./deephaven.service";
+export type { Cells, SubscribeOptions, Unsubscribe } from "./deephaven.service";
+export { DhTable } from "./dh-table";
+export type { DhEventDetail, DhEvents, DhRow, DhViewport, SchemaChange, ViewportData } from "./dh-table";
+export type { DhNamespace } from "./dh-namespace";
+export { LiveTableAdapter } from "./live-table-adapter";
+export type { Resolver } from "./live-table-adapter";
+export { LiveTableComponent } from "./live-table.component";
+export type { DhColumn, NamedRow, OnRows } from "./rows";
+export type { StreamHandle } from "./stream-handle";

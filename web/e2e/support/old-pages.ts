@@ -1,0 +1,80 @@
+/** The pages that were written for the old client, as somebody sees them, and what they should show. */
+import type { Page } from "playwright-core";
+import { openBuilt, run, WEB } from "./built-app.js";
+import type { Door, Row } from "./door.js";
+
+/** With the library's sources as they are. */
+export async function buildOldPages(): Promise<void> {
+  await run(WEB, "npm", "run", "build:old-pages", "-w", "angular");
+}
+
+/** What all of them show. */
+export interface Shown {
+  readonly raw: readonly (readonly string[])[];
+  readonly paging: readonly string[];
+  readonly adapter: readonly string[];
+  readonly rebind: readonly string[];
+  readonly component: readonly string[];
+}
+
+export class OldPages {
+  readonly #page: Page;
+
+  constructor(page: Page) {
+    this.#page = page;
+  }
+
+  async open(origin: string, url: string, key: string): Promise<void> {
+    await openBuilt(this.#page, origin, "old-pages", url, key);
+  }
+
+  async ready(): Promise<string> {
+    return await this.#page.locator("old-paging .ready").innerText();
+  }
+
+  /** What the pages say of themselves. */
+  async problems(): Promise<string[]> {
+    return await this.#page.locator(".error, live-state").allInnerTexts();
+  }
+
+  async shown(): Promise<Shown> {
+    return await this.#page.evaluate(() => {
+      const texts = (selector: string, root: ParentNode = document): string[] =>
+        [...root.querySelectorAll(selector)].map((element) => element.textContent.trim());
+      return {
+        raw: [...document.querySelectorAll("old-raw-handle tbody tr")].map((row) => texts("td", row)),
+        paging: texts("old-paging li"),
+        adapter: texts("old-adapter .ag-row[row-index='0'] .ag-cell"),
+        rebind: texts("old-rebind ol li"),
+        component: texts("old-rebind app-live-table:first-of-type tbody tr:first-child td"),
+      };
+    });
+  }
+
+  /** The same as `shown`, by the server's word. */
+  async wanted(door: Door): Promise<Shown> {
+    const [users, accounts, joined] = await Promise.all([
+      door.rows("user", { limit: 10_001 }),
+      door.rows("account", { limit: 1 }),
+      door.rows("final_ui", { limit: 1_000 }),
+    ]);
+    const all = users.rows.map(cells);
+    return {
+      raw: all,
+      paging: all.slice(0, 2).map((row) => row.map((cell) => `${cell}|`).join("")),
+      adapter: accounts.rows.flatMap(cells),
+      rebind: joined.rows.map(({ name, balance }) => `${text(name)} ${text(balance)}`.trim()),
+      component: joined.rows.slice(0, 1).flatMap(cells),
+    };
+  }
+}
+
+function cells(row: Row): string[] {
+  return Object.entries(row)
+    .filter(([name]) => !name.startsWith("_"))
+    .map(([, value]) => text(value));
+}
+
+function text(value: Row[string] | undefined): string {
+  return String(value ?? "");
+}

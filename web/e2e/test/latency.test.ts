@@ -1,0 +1,41 @@
+import { expect, onTestFinished } from "vitest";
+import { stack, test } from "../support/test.js";
+
+const FIGURE = /^Kafka to your screen:\s+(\d[\d.]* (?:ms|s|min))\s+p99 \d[\d.]* (?:ms|s|min)$/;
+
+test("the page says how long records take to it, while they come", async ({ browsing }) => {
+  const page = await browsing.opened();
+  const { stop } = await stack.stream({ rate: 50, seed: 21 });
+  onTestFinished(stop);
+  await expect.poll(() => page.latency.innerText()).toMatch(FIGURE);
+});
+
+test("each phase is a key away, and Escape closes it again", async ({ browsing }) => {
+  const page = await browsing.opened();
+  const { stop } = await stack.stream({ rate: 50, seed: 22 });
+  onTestFinished(stop);
+  await expect.poll(() => page.latency.innerText()).toMatch(FIGURE);
+  expect(await page.latencyPhases.isVisible()).toBe(false);
+  await page.latency.focus();
+  await page.page.keyboard.press("Enter");
+  await page.latencyPhases.waitFor();
+  const figures = await page.latencyPhases.locator("tbody td").allInnerTexts();
+  expect(figures).toEqual(Array(10).fill(expect.stringMatching(/^-?\d[\d.]* (ms|s|min)$/)));
+  expect(await page.latencyPhases.locator(".bar [data-phase]").count()).toBe(4);
+  await page.page.keyboard.press("Escape");
+  await page.latencyPhases.waitFor({ state: "hidden" });
+});
+
+test("a clock that differs is told, and taken out of the figures", async ({ browsing }) => {
+  const page = await browsing.made();
+  await page.page.addInitScript(() => {
+    const { now } = Date;
+    Date.now = () => now() - 3_600_000;
+  });
+  await page.open(stack.key);
+  const { stop } = await stack.stream({ rate: 50, seed: 23 });
+  onTestFinished(stop);
+  await expect.poll(() => page.latency.innerText()).toMatch(FIGURE); // and not an hour before it was in Kafka
+  await page.latency.click();
+  await expect.poll(() => page.latencyPhases.getByTestId("clock").innerText()).toContain("60 min ahead of this one");
+});

@@ -167,7 +167,11 @@ class Ahead:
         changes = frame_changes(shapes, frame.streams, marks, part.marks)
         deltas = self._deltas(generation, changes)
         ended = max(writer.ended if writer else NO_BATCH, part.epoch if part.end else NO_BATCH)
-        tables = {**generation.tables, **{name: _advanced(generation.tables[name], d) for name, d in deltas.items()}}
+        given = {name: _given(shapes[name], delta) for name, delta in deltas.items()}
+        tables = {
+            **generation.tables,
+            **{name: _advanced(generation.tables[name], delta, given[name]) for name, delta in deltas.items()},
+        }
         records = counted(writer, changes.records)
         after = replace(
             generation,
@@ -188,7 +192,7 @@ class Ahead:
         stored: Future[int] = Future()
         batch.waiting.append(stored)
         taken = tuple(
-            TableChanges(name, _upserts(shapes[name], delta), _gone(shapes[name], delta))
+            TableChanges(name, _upserts(shapes[name], given[name]), _gone(shapes[name], delta))
             for name, delta in deltas.items()
         )
         shown = Shown(generation.name, batch.sequence, deltas, times)
@@ -334,18 +338,20 @@ def _version(row: Row, places: Sequence[int]) -> list[tuple[bool, Any]]:
     return [(row.values[place] is not None, row.values[place]) for place in places]
 
 
-def _advanced(table: StoredTable, delta: Delta) -> StoredTable:
+def _given(shape: TableShape, delta: Delta) -> list[pa.Table]:
+    """The rows that are new, and those that have changed, with their numbers."""
     given = [] if delta.numbered is None else [delta.numbered]
     if changed := [now for _, now in delta.changed if now is not None]:
-        given.append(table_of(changed, table.shape.schema))
+        given.append(table_of(changed, shape.schema))
+    return given
+
+
+def _advanced(table: StoredTable, delta: Delta, given: Sequence[pa.Table]) -> StoredTable:
     return table.with_rows(0 if delta.numbered is None else delta.numbered.num_rows, *given)
 
 
-def _upserts(shape: TableShape, delta: Delta) -> pa.Table:
-    tables = [] if delta.numbered is None else [delta.numbered]
-    if rows := [now for _, now in delta.changed if now is not None]:
-        tables.append(table_of(rows, shape.schema))
-    return (pa.concat_tables(tables) if tables else table_of([], shape.schema)).drop_columns(ROW)
+def _upserts(shape: TableShape, given: Sequence[pa.Table]) -> pa.Table:
+    return (pa.concat_tables(given) if given else table_of([], shape.schema)).drop_columns(ROW)
 
 
 def _gone(shape: TableShape, delta: Delta) -> pa.Table:

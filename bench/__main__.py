@@ -35,12 +35,14 @@ WORKLOADS: dict[str, JoinType | None] = {
     "inner": "inner",
     "asof": "asof",
 }
+OTHERS = ("growth", "hot")
 RATE = 1000
 STEADY_USERS = 1000
 SETTLE_SECONDS = 20.0  # until the JVM has compiled what real time runs
 BOUNDARY_BATCH_SECONDS, BOUNDARIES = 10, 3
 IDLE_SECONDS = 10.0
 GROWTH_RECORDS = 200_000
+HOT_RECORDS = 100_000  # of one key
 console = Console()
 
 
@@ -53,7 +55,7 @@ def main() -> None:
     parser.add_argument("--settle", type=float, default=SETTLE_SECONDS, help="seconds of the stream before those")
     parser.add_argument("--rate", type=int, default=RATE, help="accounts a second of the steady stream")
     parser.add_argument("--max-records-per-batch", type=int, default=default.max_records_per_batch)
-    parser.add_argument("--only", nargs="+", choices=[*WORKLOADS, "growth"], default=[*WORKLOADS, "growth"])
+    parser.add_argument("--only", nargs="+", choices=[*WORKLOADS, *OTHERS], default=[*WORKLOADS, *OTHERS])
     parser.add_argument("--spark", nargs="*", default=[], metavar="NAME=VALUE", help="Spark settings to try")
     parser.add_argument("--json", type=Path, help="also write the figures here")
     arguments = parser.parse_args()
@@ -73,6 +75,9 @@ def main() -> None:
             if "growth" in arguments.only:
                 figures["growth"] = growth(spark, bootstrap, door, arguments.max_records_per_batch)
                 show_growth(figures["growth"])
+            if "hot" in arguments.only:
+                figures["hot"] = hot_key(spark, bootstrap, door, arguments)
+                show_hot_key(figures["hot"])
         finally:
             spark.stop()
     if arguments.json:
@@ -176,6 +181,38 @@ def growth(spark: SparkSession, bootstrap: str, door: Door, max_records_per_batc
         seconds = backlog_seconds(spark, bootstrap, door, name, "asof", max_records_per_batch, f"asof: {name}")
         result["asof by versions a user"][versions] = seconds / (GROWTH_RECORDS // 4) * 1e6
     return result
+
+
+def hot_key(spark: SparkSession, bootstrap: str, door: Door, arguments: argparse.Namespace) -> dict[str, Any]:
+    """How old the accounts of other keys are on arrival, beside a key that has HOT_RECORDS, in a `left` join."""
+    create_topics(bootstrap, "hot-user", "hot-account")
+    send(bootstrap, "hot-user", (user(number) for number in range(STEADY_USERS)), lambda _: None)
+    send(bootstrap, "hot-account", (account(0, number) for number in range(HOT_RECORDS)), lambda _: None)
+    figures: dict[str, Any] = {}
+    with Run(spark, preset("hot", "left"), bootstrap, arguments.max_records_per_batch, door) as run:
+        with bar("hot: backlog", STEADY_USERS + HOT_RECORDS) as advance_to:
+            run.backlog_seconds(STEADY_USERS + HOT_RECORDS, advance_to)
+        run.real_time()
+        streams = {"one record in a thousand is of the hot key": STEADY_USERS, "every other record is": 2}
+        for title, users in streams.items():
+            with steady_accounts(bootstrap, "hot-account", arguments.rate, users):
+                console.print(f"hot: {title}, {arguments.rate:,} rows/s")
+                figures[title] = rounded(run.latency(arguments.settle, arguments.seconds))
+        with steady_accounts(bootstrap, "hot-account", arguments.rate, STEADY_USERS):
+            time.sleep(arguments.settle / 4)
+            send(bootstrap, "hot-user", [user(0, 1)], lambda _: None)
+            console.print("hot: a user record of the hot key, whose pairs are all new")
+            figures["a new user of the hot key"] = rounded(run.latency(0, arguments.seconds))
+    return figures
+
+
+def show_hot_key(figures: dict[str, Any]) -> None:
+    shown = ScreenTable(title=f"beside a key with {HOT_RECORDS:,} records, ms", title_justify="left")
+    for heading in ("stream", "p50", "p90", "p99", "max"):
+        shown.add_column(heading, justify="left" if heading == "stream" else "right")
+    for title, each in figures.items():
+        shown.add_row(title, *(f"{each[name]:,}" for name in ("p50_ms", "p90_ms", "p99_ms", "p100_ms")))
+    console.print(shown)
 
 
 def show_workloads(figures: dict[str, Any]) -> None:

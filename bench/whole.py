@@ -10,8 +10,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import tempfile
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
@@ -210,9 +212,10 @@ def latency(bootstrap: str, server: ServerProcess, topics: str, arguments: argpa
         console.print(f"{topics}: {arguments.rate:,} rows/s for {seconds:.0f} s", highlight=False)
         time.sleep(arguments.settle)
         with no_collections():
-            before, begin = server_totals(server), datetime.now(UTC)
+            before, arrived, begin = server_totals(server), arrivals(server), datetime.now(UTC)
             time.sleep(arguments.seconds)
             after, end = server_totals(server), datetime.now(UTC)
+            arrived = {bound: count - arrived.get(bound, 0) for bound, count in arrivals(server).items()}
         sent = sent_accounts(bootstrap, topic, begin, end)
         missed = viewer.wait_until_held(sent, HELD_SECONDS_MAX)
         span = (begin.timestamp(), end.timestamp())
@@ -228,6 +231,8 @@ def latency(bootstrap: str, server: ServerProcess, topics: str, arguments: argpa
         "missed_of_sent": len(missed) / len(sent),
         "frames": sum(span[0] <= frame.held < span[1] for frame in viewer.frames),
         "longest_gap_ms": round(viewer.longest_gap_ms(*span)),
+        "server_p50_ms": round(percentile_of(arrived, 0.5) * 1000),
+        "server_p99_ms": round(percentile_of(arrived, 0.99) * 1000),
         "phases_ms": {name: round(seconds * 1000, 1) for name, seconds in spent.items()},
     }
     if figures["sent_per_s"] < arguments.rate * RATE_KEPT:
@@ -247,6 +252,22 @@ def server_totals(server: ServerProcess) -> dict[str, tuple[float, float]]:
         name: (server.metric(metric.format(part="sum")), server.metric(metric.format(part="count")))
         for name, metric in names.items()
     }
+
+
+def arrivals(server: ServerProcess) -> dict[float, float]:
+    """How many accounts the server was sent at most so many seconds after their Kafka timestamp, by seconds."""
+    metric = r'^livetables_arrival_seconds_bucket\{le="(\S+)",table="accounts_ui"\} (\S+)$'
+    return {float(bound): float(count) for bound, count in re.findall(metric, server.get("/metrics"), re.MULTILINE)}
+
+
+def percentile_of(counts: Mapping[float, float], share: float) -> float:
+    """The seconds that this share of the records does not exceed, a straight line inside of a bucket."""
+    wanted, low, below = share * max(counts.values(), default=0.0), 0.0, 0.0
+    for bound, count in sorted(counts.items()):
+        if count >= wanted > below:
+            return low if bound == float("inf") else low + (bound - low) * (wanted - below) / (count - below)
+        low, below = bound, count
+    return float("nan")
 
 
 def sent_accounts(bootstrap: str, topic: str, begin: datetime, end: datetime) -> set[int]:

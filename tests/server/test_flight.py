@@ -315,7 +315,7 @@ def test_an_error_in_the_middle_of_a_stream_is_told(
     code: str,
 ) -> None:
     @contextmanager
-    def failing(*_: object) -> Iterator[pa.RecordBatchReader]:
+    def failing(*_: object, **__: object) -> Iterator[pa.RecordBatchReader]:
         def chunks() -> Iterator[pa.RecordBatch]:
             yield pa.record_batch({"id": [1]})
             raise error
@@ -343,7 +343,7 @@ def test_a_query_that_takes_too_long_ends(
     served: Served, client: Client, big: pa.Table, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     sql = served.store.sql
-    monkeypatch.setattr(served.store, "sql", lambda text: sql(text, 0.2))
+    monkeypatch.setattr(served.store, "sql", lambda text, **options: sql(text, 0.2, **options))
     with pytest.raises(flight.FlightServerError) as error:
         for _ in client.get(sql=f"SELECT {what} FROM big a, big b WHERE a.id + b.id <> 7"):
             pass

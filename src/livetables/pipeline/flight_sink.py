@@ -29,7 +29,7 @@ from pyarrow import flight
 
 from livetables.backoff import delays
 from livetables.change import Batch, TableShape
-from livetables.config import tokens_in
+from livetables.config import token_in
 from livetables.errors import LivetablesError, RequestError, SetupError, SinkError
 from livetables.tls import trusted_certificates
 from livetables.wire import NO_BATCH, ControlRequest, PipelineReport, Receipt, SourceReport, encode_batch, encode_shapes
@@ -205,15 +205,12 @@ class FlightSink:
         return {source: DeadLetters(each["count"], each["reason"]) for source, each in answer.items()}
 
     def table(self, name: str) -> pa.Table | None:
-        """All rows of a published table, by its stable name; None when there is no such table."""
-
-        def read(options: flight.FlightCallOptions) -> pa.Table:
-            return self._connection().do_get(flight.Ticket(_json({"table": name})), options).read_all()
-
+        """All rows of a status table that is published; None when there is none."""
         try:
-            return self._ask_patiently("table", read)
+            stream = self._ask_patiently("table", self._call("status_table", _json({"table": name})))
         except _NoTableError:
             return None
+        return pa.ipc.open_stream(stream).read_all()
 
     # What is only good now; whoever calls these does so again and again
 
@@ -258,11 +255,15 @@ class FlightSink:
         return self._ask(action, self._action(action, body), seconds_max)
 
     def _action(self, action: str, body: bytes) -> Call[Any]:
-        def act(options: flight.FlightCallOptions) -> Any:
-            results = self._connection().do_action(flight.Action(action, body), options)
-            return json.loads(b"".join(result.body.to_pybytes() for result in results))
+        call = self._call(action, body)
+        return lambda options: json.loads(call(options))
 
-        return act
+    def _call(self, action: str, body: bytes) -> Call[bytes]:
+        def call(options: flight.FlightCallOptions) -> bytes:
+            results = self._connection().do_action(flight.Action(action, body), options)
+            return b"".join(result.body.to_pybytes() for result in results)
+
+        return call
 
     def _connected(self) -> flight.FlightClient:
         trusted = {"tls_root_certs": self._trusted} if self._trusted else {}
@@ -332,14 +333,14 @@ class FlightSink:
         if self._token_file is None:
             return SinkError(
                 f"the server at {self._location} does not know this token",
-                "set LIVETABLES_TOKEN to the server's key; both must have the same",
+                "set LIVETABLES_PIPELINE_TOKEN, or LIVETABLES_TOKEN, to the server's; both must have the same",
             )
         try:
-            self._headers = _headers(tokens_in(self._token_file)[0])
+            self._headers = _headers(token_in(self._token_file, "pipeline"))
         except LivetablesError as error:
             return NoAnswerError(error.problem, error.cure)
         return NoAnswerError(
-            f"the server at {self._location} does not know the first key in server.token_file",
+            f"the server at {self._location} does not know the pipeline's key in server.token_file",
             "let the server's file and this one have the same keys; this one is read again until they do",
         )
 

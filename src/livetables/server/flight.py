@@ -1,7 +1,9 @@
 """The door for programs, Arrow Flight: the pipeline brings batches by actions, clients take tables by tickets.
 
-The actions (`ACTIONS`) have JSON bodies and results, but for `begin` and `put`, whose bodies are `livetables.wire`'s. A
-ticket is JSON: `{"table": …}` with the fields of a `Selection` for all its rows, with those of `ViewOptions` for a
+The actions (`ACTIONS`) have JSON bodies and results, but for `begin` and `put`, whose bodies are `livetables.wire`'s,
+and `status_table`, whose result is Arrow. They need a key that may write; everything else needs one that may read.
+
+A ticket is JSON: `{"table": …}` with the fields of a `Selection` for all its rows, with those of `ViewOptions` for a
 window of them, `{"sql": …}`, or `{"changes": <table>}` with the fields of a `ChangesTicket` to follow a table. An
 error's `extra_info` is JSON: `code`, `problem` and `cure`.
 
@@ -32,6 +34,7 @@ from pydantic_core import from_json
 from livetables.change import TableShape
 from livetables.errors import ErrorCode, LivetablesError, RequestError, SinkError
 from livetables.log import Throttle, tell
+from livetables.roles import Right, Role
 from livetables.server.control_door import ControlDoor
 from livetables.server.feed import changes_schema
 from livetables.server.frames import FrameError
@@ -42,6 +45,7 @@ from livetables.server.services import Pulse
 from livetables.server.store import SQL_SECONDS_MAX, Store
 from livetables.server.viewport import ARROW_TYPES, Selection, ViewOptions, chosen_columns, column_type
 from livetables.settings import choice
+from livetables.spec import CONTROL_TABLES
 from livetables.tls import ServerCertificate
 from livetables.wire import NO_BATCH, PipelineReport, Place, Receipt, SourceReport, decode_batch, decode_shapes
 
@@ -71,6 +75,7 @@ ACTIONS = {
     "generations": "list the generations that the server has, and their rows",
     "positions": "list how far each generation is in its topics",
     "dead_letters": "count the dead letters of a generation, with the first reason of each table",
+    "status_table": "read all rows of a status table back, as an Arrow stream",
     "report": "tell how far behind its topics a generation is, or why it does not move",
     "control_requests": "wait for control messages to publish",
     "control_settled": "tell what became of a control message",
@@ -137,6 +142,10 @@ class _Named(_Value):
     generation: str
 
 
+class _NamedTable(_Value):
+    table: str
+
+
 class _SourceReport(_Value):
     table: str
     topic: str
@@ -173,26 +182,32 @@ _Settled = TypeAdapter[_Published | _NotPublished](_Published | _NotPublished)
 
 
 class _Presented(flight.ServerMiddleware):  # type: ignore[misc]
-    """The key that a call brings, which is checked where it is known who calls, and its pipeline's number."""
+    """The key that a call brings, which is checked where it is known who calls, and its pipeline's number.
 
-    def __init__(self, token: str | None, pipeline: str | None) -> None:
+    `role` is known when the key was checked.
+    """
+
+    def __init__(self, token: str | None, pipeline: str | None, role: Role | None = None) -> None:
         self.token = token
         self.pipeline = pipeline
+        self.role = role
 
 
 class _KeyCheck:
-    """Lets no call in without the key."""
+    """Lets no call in without a key whose role has the right."""
 
     def __init__(self, key: Key, metrics: Metrics) -> None:
         self._key = key
         self._metrics = metrics
 
-    def __call__(self, peer: Peer, token: str | None) -> None:
+    def __call__(self, peer: Peer, token: str | None, right: Right) -> Role:
         try:
-            let_in(self._key, self._metrics, "flight", peer, token)
+            return let_in(self._key, self._metrics, "flight", peer, token, right)
         except RequestError as problem:
             if problem.code == "busy":
                 raise flight.FlightUnavailableError(*_told(problem.code, problem.problem, problem.cure)) from None
+            if problem.code == "forbidden":
+                raise flight.FlightUnauthorizedError(*_told(problem.code, problem.problem, problem.cure)) from None
             cure = "send the header `authorization: Bearer <key>` with the server's key (LIVETABLES_TOKEN)"
             raise flight.FlightUnauthenticatedError(*_told(problem.code, problem.problem, cure)) from None
 
@@ -203,23 +218,25 @@ class _PresentedFactory(flight.ServerMiddlewareFactory):  # type: ignore[misc]
 
     def start_call(self, info: Any, headers: Mapping[str, list[str]]) -> _Presented:
         token = bearer(next(iter(headers.get("authorization", [])), None))
-        if info.method == flight.FlightMethod.GET_SCHEMA:
-            self._check(ANYBODY, token)
-        return _Presented(token, next(iter(headers.get(PIPELINE_HEADER, [])), None))
+        role = self._check(ANYBODY, token, "read") if info.method == flight.FlightMethod.GET_SCHEMA else None
+        return _Presented(token, next(iter(headers.get(PIPELINE_HEADER, [])), None), role)
 
 
-def _locked(handler: Callable[..., Any]) -> Callable[..., Any]:
-    """Let no call through to its handler without the key."""
+def _locked(right: Right) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Let no call through to its handler without a key whose role has the right."""
 
-    @wraps(handler)
-    def checked(door: FlightDoor, context: Any, *arguments: Any) -> Any:
-        presented = context.get_middleware(PRESENTED)
-        door.check_key(peer_of(context.peer()), presented.token)
-        with _flight_errors():
-            door.check_pipeline(presented.pipeline)
-        return handler(door, context, *arguments)
+    def locked(handler: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(handler)
+        def checked(door: FlightDoor, context: Any, *arguments: Any) -> Any:
+            presented = context.get_middleware(PRESENTED)
+            presented.role = door.check_key(peer_of(context.peer()), presented.token, right)
+            with _flight_errors():
+                door.check_pipeline(presented.pipeline)
+            return handler(door, context, *arguments)
 
-    return checked
+        return checked
+
+    return locked
 
 
 class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
@@ -237,6 +254,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
         metrics: Metrics,
         http_port: int = 0,
         certificate: ServerCertificate | None = None,
+        hides_raw: bool = False,
     ) -> None:
         """`http_port` is where the pipeline's writers find the same server."""
         self._store = store
@@ -244,6 +262,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
         self._pulse = pulse
         self._control = control
         self._metrics = metrics
+        self._hides_raw = hides_raw  # from viewers
         self._stopping = threading.Event()
         self._streams = _Streams()
         self._actions: Mapping[str, Callable[[Any, Any], object]] = {
@@ -255,6 +274,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
             "generations": self._generations,
             "positions": self._positions,
             "dead_letters": self._dead_letters,
+            "status_table": self._status_table,
             "report": self._report,
             "control_requests": self._control_requests,
             "control_settled": self._control_settled,
@@ -294,11 +314,11 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
 
     # The pipeline's side
 
-    @_locked
+    @_locked("write")
     def list_actions(self, _context: Any) -> list[tuple[str, str]]:
         return list(ACTIONS.items())
 
-    @_locked
+    @_locked("write")
     def do_action(self, context: Any, action: Any) -> list[bytes]:
         with _flight_errors():
             if action.type not in self._actions:
@@ -307,7 +327,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
             self._streams.close_stalled()
             answer = self._actions[action.type](context, action.body)
             self._pulse.heard()  # a large batch takes a while
-            return [json.dumps(answer).encode()]
+            return [answer if isinstance(answer, bytes) else json.dumps(answer).encode()]
 
     def _start_pipeline(self, _context: Any, _body: Any) -> dict[str, int]:
         number = self._store.start_pipeline()
@@ -369,6 +389,18 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
         summary = self._store.dead_letter_summary(generation)
         return {source: {"count": count, "reason": reason} for source, (count, reason) in summary.items()}
 
+    def _status_table(self, _context: Any, body: Any) -> bytes:
+        """What the pipeline has written itself. It reads no other tables."""
+        name = _decoded(_NamedTable.model_validate_json, _limited(body), "status_table").table
+        if name not in CONTROL_TABLES:
+            raise RequestError("unknown_table", f"{ascii(name)[:80]} is no status table", choice(name, CONTROL_TABLES))
+        with self._store.scan(name, Selection()) as reader, closing(reader):
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, reader.schema) as writer:
+                for batch in reader:
+                    writer.write_batch(batch)
+        return bytes(sink.getvalue())
+
     def _report(self, _context: Any, body: Any) -> None:
         report = _decoded(_Report.model_validate_json, _limited(body), "report")
         sources = [SourceReport(each.table, each.topic, each.lag_records) for each in report.sources]
@@ -400,7 +432,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
 
     # The clients' side
 
-    @_locked
+    @_locked("read")
     def list_flights(self, _context: Any, _criteria: bytes) -> list[Any]:
         with _flight_errors():
             return [
@@ -408,31 +440,38 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
                 for name, table in self._store.tables().items()
             ]
 
-    @_locked
-    def get_flight_info(self, _context: Any, descriptor: Any) -> Any:
+    @_locked("read")
+    def get_flight_info(self, context: Any, descriptor: Any) -> Any:
         with _flight_errors():
             ticket = _described(descriptor)
-            return _info(self._answer_schema(_parsed_ticket(ticket)), descriptor, ticket)
+            schema = self._answer_schema(_parsed_ticket(ticket), masked=self._is_masked(context))
+            return _info(schema, descriptor, ticket)
 
-    def get_schema(self, _context: Any, descriptor: Any) -> Any:
+    def get_schema(self, context: Any, descriptor: Any) -> Any:
         with _flight_errors():
-            return flight.SchemaResult(self._answer_schema(_parsed_ticket(_described(descriptor))))
+            ticket = _parsed_ticket(_described(descriptor))
+            return flight.SchemaResult(self._answer_schema(ticket, masked=self._is_masked(context)))
 
-    @_locked
+    def _is_masked(self, context: Any) -> bool:
+        return self._hides_raw and context.get_middleware(PRESENTED).role == "viewer"
+
+    @_locked("read")
     def do_get(self, context: Any, ticket: Any) -> Any:
         with _flight_errors():
-            request = _parsed_ticket(ticket.ticket)
+            request, masked = _parsed_ticket(ticket.ticket), self._is_masked(context)
+            if isinstance(request, Selection):
+                request = request.model_copy(update={"masked": masked})
             if isinstance(request, ChangesTicket):
-                return self._changes(context, request)
+                return self._changes(context, request, masked=masked)
             if isinstance(request, WindowTicket):
                 _, window = self._store.window(request.table, request)
                 self._sent(request.table).inc(window.rows.num_rows)
                 return flight.RecordBatchStream(window.rows)
-            stream = self._opened(request)
+            stream = self._opened(request, masked=masked)
             name = SQL if isinstance(request, SqlTicket) else request.table
             return flight.GeneratorStream(stream.schema, counted(stream, self._sent(name)))
 
-    def _changes(self, context: Any, request: ChangesTicket) -> Any:
+    def _changes(self, context: Any, request: ChangesTicket, *, masked: bool) -> Any:
         if request.reason == "checksum":
             self._metrics.checksum_mismatches.inc()
             throttle.tell(log, "checksum_mismatch", logging.ERROR, table=request.changes[:100])
@@ -446,6 +485,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
                 seconds_max,
                 lambda: context.is_cancelled() or self._stopping.is_set(),
                 has_checksum=request.checksum,
+                masked=masked,
             )
             if self._stopping.is_set():
                 raise RequestError("unavailable", "the server is stopping", "connect again when it is back")
@@ -459,7 +499,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
                     "not held any more",
                     "ask with `snapshot` for the whole table",
                 )
-        stream = self._streams.opened(self._store.whole(request.changes), STALLED_SECONDS_MAX)
+        stream = self._streams.opened(self._store.whole(request.changes, masked=masked), STALLED_SECONDS_MAX)
         return flight.GeneratorStream(stream.schema, counted(stream, self._sent(request.changes)))
 
     def _sent(self, name: str) -> Counter:
@@ -467,14 +507,14 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
         table = self._store.tables().get(name)
         return self._metrics.rows_sent.labels(table.shape.name if table else SQL, "flight")
 
-    def _opened(self, request: TableTicket | SqlTicket) -> _Stream:
+    def _opened(self, request: TableTicket | SqlTicket, *, masked: bool) -> _Stream:
         if isinstance(request, SqlTicket):
-            return self._streams.opened(self._store.sql(request.sql), SQL_SECONDS_MAX)
+            return self._streams.opened(self._store.sql(request.sql, masked=masked), SQL_SECONDS_MAX)
         return self._streams.opened(self._store.scan(request.table, request), STALLED_SECONDS_MAX)
 
-    def _answer_schema(self, request: Ticket) -> pa.Schema:
+    def _answer_schema(self, request: Ticket, *, masked: bool) -> pa.Schema:
         if isinstance(request, SqlTicket):
-            with self._store.sql(request.sql) as reader, closing(reader):
+            with self._store.sql(request.sql, masked=masked) as reader, closing(reader):
                 return reader.schema
         if isinstance(request, ChangesTicket):
             return changes_schema(self._store.table(request.changes).shape)

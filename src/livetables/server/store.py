@@ -43,6 +43,7 @@ from livetables.server.generation import (
     stable_names,
     with_facts,
 )
+from livetables.server.masking import hidden_columns, masked_relation, masked_rows
 from livetables.server.merge import (
     Given,
     apply,
@@ -518,7 +519,7 @@ class Store:
     def scan(self, name: str, selection: Selection) -> Iterator[pa.RecordBatchReader]:
         """All rows of a selection, in chunks, as they are at one time."""
         with self._snapshot_of(name) as (cursor, table):
-            query = scan_query(table.relation, table.shape.schema, selection)
+            query = scan_query(_readable(table, masked=selection.masked), table.shape.schema, selection)
             with told_shortage():
                 reader = _relation(cursor, query).to_arrow_reader(ROWS_PER_CHUNK)
             yield pa.RecordBatchReader.from_batches(reader.schema, chunks_of(reader))
@@ -531,6 +532,7 @@ class Store:
         is_over: Callable[[], bool],
         *,
         has_checksum: bool = False,
+        masked: bool = False,
     ) -> pa.Table | None:
         """What changed in a table after a place, each key once, as soon as something has; None if it is not known.
 
@@ -543,7 +545,7 @@ class Store:
         news = self.feed.news(generation.name, table.shape.name, place.sequence, seconds_max, is_over)
         if news is None:
             return None
-        rows = merged(table.shape, news.changes)
+        rows = masked_rows(merged(table.shape, news.changes), hidden_columns(table.shape, masked=masked))
         header = ChangesHeader(
             name,
             known._replace(sequence=news.sequence),
@@ -561,7 +563,7 @@ class Store:
         return ChangesHeader(name, place, False, table.shape.key).on(changes_schema(table.shape)).empty_table()
 
     @contextmanager
-    def whole(self, name: str) -> Iterator[pa.RecordBatchReader]:
+    def whole(self, name: str, *, masked: bool = False) -> Iterator[pa.RecordBatchReader]:
         """All rows of a table as changes to none, in chunks, with the place that they are the state of."""
         self._followed(name)
         with self._snapshot_of(name) as (cursor, table):
@@ -570,7 +572,7 @@ class Store:
             ).fetchall()
             header = ChangesHeader(name, _place(table.generation, sequence, begun), True, table.shape.key)
             schema = header.on(changes_schema(table.shape))
-            query = scan_query(table.relation, table.shape.schema, Selection())
+            query = scan_query(_readable(table, masked=masked), table.shape.schema, Selection())
             with told_shortage():
                 reader = _relation(cursor, query).to_arrow_reader(ROWS_PER_CHUNK)
             chunks = (
@@ -580,7 +582,9 @@ class Store:
             yield pa.RecordBatchReader.from_batches(schema, chunks)
 
     @contextmanager
-    def sql(self, text: str, seconds_max: float = SQL_SECONDS_MAX) -> Iterator[pa.RecordBatchReader]:
+    def sql(
+        self, text: str, seconds_max: float = SQL_SECONDS_MAX, *, masked: bool = False
+    ) -> Iterator[pa.RecordBatchReader]:
         """The answer to one SELECT over the stable names. It can read tables and nothing else, for a limited time.
 
         The time is for the whole of it, reading the answer to its end included. Errors are RequestErrors, those of the
@@ -591,7 +595,9 @@ class Store:
         try:
             with self._snapshot() as cursor, Running(cursor, seconds_max).among(self._running) as running:
                 with running.told_errors():
-                    check_sql(cursor, text, self.tables())
+                    tables = self.tables()
+                    hidden = [name for name, each in tables.items() if hidden_columns(each.shape, masked=masked)]
+                    check_sql(cursor, text, tables, hidden)
                     relation = cursor.sql(text)
                     if len(relation.columns) > SQL_COLUMNS_MAX:
                         raise RequestError(
@@ -1038,12 +1044,19 @@ def _window_rows(
 ) -> tuple[pa.Table, int]:
     """The rows of a window, their numbers first, and how many there are in all."""
     total = _count(cursor, table.relation)
-    query = window_query(table.relation, table.shape.schema, options, total, table.next_row, bytes_max)
+    query = window_query(
+        _readable(table, masked=options.masked), table.shape.schema, options, total, table.next_row, bytes_max
+    )
     rows = _relation(cursor, query).to_arrow_table()
     if options.is_filtered:
         total = rows["_total"][0].as_py()
         rows = rows.drop_columns("_total").filter(pc.is_valid(rows[ROW]))
     return rows, total
+
+
+def _readable(table: StoredTable, *, masked: bool) -> str:
+    """What to read a table's rows from."""
+    return masked_relation(table.relation, hidden_columns(table.shape, masked=masked))
 
 
 def _relation(cursor: duckdb.DuckDBPyConnection, query: Query) -> duckdb.DuckDBPyRelation:

@@ -23,9 +23,9 @@ from livetables.server import feed as feed_module
 from livetables.server import flight as door_module
 from livetables.server import store as store_module
 from livetables.server.control_door import ControlDoor
-from livetables.server.flight import ACTIONS, SCANS_MAX, FlightDoor, peer_of
+from livetables.server.flight import ACTIONS, SCANS_MAX, FlightDoor
 from livetables.server.key import Key
-from livetables.server.logins import WRONG_KEYS_MAX, Peer
+from livetables.server.logins import WRONG_KEYS_MAX
 from livetables.server.metrics import Metrics
 from livetables.server.services import Pulse
 from livetables.server.store import Store
@@ -148,19 +148,6 @@ def test_without_the_key_a_schema_is_refused_too(served: Served) -> None:
         with pytest.raises((OSError, pa.ArrowException), match=says) as error:
             stranger.raw.get_schema(flight.FlightDescriptor.for_path("people"), stranger.options)
         assert "Traceback" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("uri", "peer"),
-    [
-        ("ipv4:127.0.0.1:40000", Peer("127.0.0.1")),
-        ("ipv6:%5B::1%5D:40000", Peer("::1")),
-        ("ipv6:[fe80::1%25eth0]:40000", Peer("fe80::1%eth0")),
-        ("unix:/run/door", Peer("unix:/run/door")),
-    ],
-)
-def test_who_calls_is_understood(uri: str, peer: Peer) -> None:
-    assert peer_of(uri) == peer
 
 
 # What clients can take

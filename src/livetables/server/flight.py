@@ -14,15 +14,13 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import socket
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from dataclasses import asdict
 from functools import wraps
 from typing import Any, Literal, TypeVar
-from urllib.parse import unquote
 from weakref import WeakSet
 
 import pyarrow as pa
@@ -38,6 +36,7 @@ from livetables.roles import Right, Role
 from livetables.server.control_door import ControlDoor
 from livetables.server.feed import changes_schema
 from livetables.server.frames import FrameError
+from livetables.server.front import Front
 from livetables.server.key import Key, bearer, let_in
 from livetables.server.logins import Peer
 from livetables.server.metrics import SQL, Metrics, counted
@@ -47,7 +46,7 @@ from livetables.server.viewport import ARROW_TYPES, Selection, ViewOptions, chos
 from livetables.settings import choice
 from livetables.spec import CONTROL_TABLES
 from livetables.tls import ServerCertificate
-from livetables.wire import NO_BATCH, PipelineReport, Place, Receipt, SourceReport, decode_batch, decode_shapes
+from livetables.wire import NO_BATCH, Holder, PipelineReport, Place, Receipt, SourceReport, decode_batch, decode_shapes
 
 SCANS_MAX = 8
 STALLED_SECONDS_MAX = 60.0  # a client that takes no chunk for so long loses its stream; one of SQL has its own time
@@ -62,12 +61,18 @@ CURE_BYTES_MAX = 500
 
 PRESENTED = "key"  # the middleware's name
 PIPELINE_HEADER = "livetables-pipeline"  # the number of the pipeline that calls
+HOLDER_HEADER = "livetables-holder"  # its process, as JSON
+WRITES = frozenset({"begin", "put", "publish", "drop"})
+BEFORE_HOLDING = frozenset({"holder", "start_pipeline"})  # what one may do that waits for the server
+# Only the pipeline that holds the server may do these; where one does, a call without a number is refused.
+OF_THE_HOLDER = WRITES | {"report", "control_requests", "control_settled"}
 # Who asks for a schema. Of what that handler raises, pyarrow sends the trace instead of the kind of error, so its key
 # is checked before it is known who calls: all who guess that way count as one.
 ANYBODY = Peer("anybody who asks for a schema")
 
 ACTIONS = {
     "start_pipeline": "get a number; pipelines with an older one are refused from then on",
+    "holder": "tell which process holds the server",
     "begin": "make room for a generation; tells where to send frames",
     "put": "apply a batch, once",
     "publish": "let the stable names mean a generation's tables",
@@ -142,6 +147,11 @@ class _Named(_Value):
     generation: str
 
 
+class _Start(_Value):
+    holder: Holder | None = None
+    replaces: str | None = None  # the process that held the server, if it is known to be dead
+
+
 class _NamedTable(_Value):
     table: str
 
@@ -187,9 +197,12 @@ class _Presented(flight.ServerMiddleware):  # type: ignore[misc]
     `role` is known when the key was checked.
     """
 
-    def __init__(self, token: str | None, pipeline: str | None, role: Role | None = None) -> None:
+    def __init__(
+        self, token: str | None, pipeline: str | None, role: Role | None = None, holder: str | None = None
+    ) -> None:
         self.token = token
         self.pipeline = pipeline
+        self.holder = holder
         self.role = role
 
 
@@ -219,7 +232,8 @@ class _PresentedFactory(flight.ServerMiddlewareFactory):  # type: ignore[misc]
     def start_call(self, info: Any, headers: Mapping[str, list[str]]) -> _Presented:
         token = bearer(next(iter(headers.get("authorization", [])), None))
         role = self._check(ANYBODY, token, "read") if info.method == flight.FlightMethod.GET_SCHEMA else None
-        return _Presented(token, next(iter(headers.get(PIPELINE_HEADER, [])), None), role)
+        number, holder = (next(iter(headers.get(name, [])), None) for name in (PIPELINE_HEADER, HOLDER_HEADER))
+        return _Presented(token, number, role, holder)
 
 
 def _locked(right: Right) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -229,7 +243,9 @@ def _locked(right: Right) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         @wraps(handler)
         def checked(door: FlightDoor, context: Any, *arguments: Any) -> Any:
             presented = context.get_middleware(PRESENTED)
-            presented.role = door.check_key(peer_of(context.peer()), presented.token, right)
+            uri = context.peer()
+            presented.role = door.check_key(door.front.peer_of(uri), presented.token, right)
+            door.front.let_in(uri, may_write=right == "write")
             with _flight_errors():
                 door.check_pipeline(presented.pipeline)
             return handler(door, context, *arguments)
@@ -267,6 +283,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
         self._streams = _Streams()
         self._actions: Mapping[str, Callable[[Any, Any], object]] = {
             "start_pipeline": self._start_pipeline,
+            "holder": self._holder,
             "begin": self._begin,
             "put": self._put,
             "publish": self._publish,
@@ -280,37 +297,50 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
             "control_settled": self._control_settled,
         }
         self.check_key = _KeyCheck(key, metrics)
-        pair = certificate and flight.CertKeyPair(certificate.certificate.read_bytes(), certificate.key.read_bytes())
+        self.front = Front(host, port, certificate)
         super().__init__(
-            (host, port),
-            tls_certificates=[pair] if pair else None,
+            flight.Location.for_grpc_unix(str(self.front.path)),
             middleware={PRESENTED: _PresentedFactory(self.check_key)},
         )
+        self.front.start()
+
+    @property
+    def port(self) -> int:
+        return self.front.port
 
     def shutdown(self) -> None:
         """Close the door: calls have GOODBYE_SECONDS to end, then their connections are cut."""
         if self._stopping.is_set():
             return
-        port = self.port
         self._stopping.set()
+        self.front.stop_accepting()
         self._store.feed.wake()
         ending = threading.Thread(target=super().shutdown, name="flight-shutdown", daemon=True)
         ending.start()
         ending.join(GOODBYE_SECONDS)
-        if ending.is_alive():
-            _hang_up(port)
-            ending.join(GOODBYE_SECONDS)
+        self.front.close()  # a call whose client has stopped reading ends in no other way in gRPC
+        ending.join(GOODBYE_SECONDS)
 
     def __exit__(self, *_: object) -> None:
         self.shutdown()
 
     def check_pipeline(self, number: str | None) -> None:
-        """Refuse a call of a pipeline when another one has taken over; tests and tools have no number."""
+        """Refuse a call of a pipeline when another one has taken over."""
         if number is None:
             return
         if not (number.isascii() and number.isdecimal()):
             raise RequestError("bad_frame", f"{PIPELINE_HEADER} is {number!r}", "send the number of start_pipeline")
         self._store.check_pipeline(int(number))
+
+    def _number(self, context: Any, action: str) -> int:
+        """The number of the pipeline that acts, which holds the server. Where none does, tools act without one."""
+        presented = context.get_middleware(PRESENTED)
+        number = int(presented.pipeline or 0)
+        if action in OF_THE_HOLDER:
+            self._store.check_pipeline(number)
+        if number:
+            self._store.holding.heard(_holder(presented.holder))
+        return number
 
     # The pipeline's side
 
@@ -323,16 +353,27 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
         with _flight_errors():
             if action.type not in self._actions:
                 raise SinkError(f"there is no action {ascii(action.type)[:80]}", choice(action.type, ACTIONS))
-            self._pulse.heard()
+            number = self._number(context, action.type)
+            if action.type not in BEFORE_HOLDING:
+                self._pulse.heard()
             self._streams.close_stalled()
-            answer = self._actions[action.type](context, action.body)
-            self._pulse.heard()  # a large batch takes a while
+            with self._store.held_by(number) if action.type in WRITES else nullcontext():
+                answer = self._actions[action.type](context, action.body)
+            if action.type not in BEFORE_HOLDING:
+                self._pulse.heard()  # a large batch takes a while
             return [answer if isinstance(answer, bytes) else json.dumps(answer).encode()]
 
-    def _start_pipeline(self, _context: Any, _body: Any) -> dict[str, int]:
-        number = self._store.start_pipeline()
-        tell(log, "pipeline_started", number=number)
+    def _start_pipeline(self, _context: Any, body: Any) -> dict[str, int]:
+        data = _limited(body)
+        start = _decoded(_Start.model_validate_json, data, "start_pipeline") if data else _Start()
+        before = self._store.holding.holder
+        number = self._store.start_pipeline(start.holder, start.replaces)
+        tell(log, "pipeline_started", number=number, holder=start.holder, before=before)
         return {"number": number}
+
+    def _holder(self, _context: Any, _body: Any) -> dict[str, object] | None:
+        holder = self._store.holding.holder
+        return asdict(holder) if holder else None
 
     def _begin(self, _context: Any, body: Any) -> dict[str, object]:
         generation, shapes = _decoded(decode_shapes, body, "begin")
@@ -417,7 +458,15 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
         while not (context.is_cancelled() or self._stopping.is_set()):
             left = deadline - time.monotonic()
             if requests := self._control.take(max(0.0, min(left, CONTROL_SLICE_SECONDS))):
-                return [{"request_id": each.request_id, "fields": dict(each.fields)} for each in requests]
+                try:
+                    self._number(context, "control_requests")
+                except FrameError:  # another pipeline has taken over meanwhile
+                    self._control.give_back(requests)
+                    raise
+                return [
+                    {"request_id": each.request_id, "fields": dict(each.fields), "message_id": each.message_id}
+                    for each in requests
+                ]
             if left <= 0:
                 break
             self._pulse.heard()
@@ -449,6 +498,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
 
     def get_schema(self, context: Any, descriptor: Any) -> Any:
         with _flight_errors():
+            self.front.let_in(context.peer(), may_write=False)  # its key was checked before, see ANYBODY
             ticket = _parsed_ticket(_described(descriptor))
             return flight.SchemaResult(self._answer_schema(ticket, masked=self._is_masked(context)))
 
@@ -601,10 +651,11 @@ class _Streams:
             self._places.release()
 
 
-def peer_of(uri: str) -> Peer:
-    """Who calls, of what gRPC says, like ipv4:127.0.0.1:40000 or ipv6:%5B::1%5D:40000."""
-    address, _, port = unquote(uri).partition(":")[2].rpartition(":")
-    return Peer(address.strip("[]") if port.isdecimal() else uri)
+def _holder(text: str | None) -> Holder | None:
+    try:
+        return TypeAdapter(Holder).validate_json(text) if text else None
+    except ValidationError:
+        return None  # of another version
 
 
 @contextmanager
@@ -709,15 +760,3 @@ def _schema(shape: TableShape, selection: Selection) -> pa.Schema:
     """The schema of a table's rows as they are sent."""
     columns = chosen_columns(shape.schema, selection)
     return pa.schema([(name, ARROW_TYPES[column_type(shape.schema.field(name).type)]) for name in columns])
-
-
-def _hang_up(port: int) -> None:
-    """Cut all connections to a port of ours. A call whose client has stopped reading ends in no other way in gRPC."""
-    for descriptor in os.listdir("/dev/fd"):  # noqa: PTH208
-        with suppress(OSError):  # most are no sockets
-            connection = socket.socket(fileno=int(descriptor))
-            try:
-                if connection.type == socket.SOCK_STREAM and connection.getsockname()[1:2] == (port,):
-                    connection.shutdown(socket.SHUT_RDWR)
-            finally:
-                connection.detach()  # it is gRPC's to close

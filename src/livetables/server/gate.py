@@ -20,6 +20,7 @@ from livetables.server.frames import FrameError
 from livetables.server.key import TooManyLoginsError, bearer, let_in, peer_of
 from livetables.server.messages import first_problem
 from livetables.server.origins import may_ask
+from livetables.server.patience import ROLE
 from livetables.server.rows import JSON
 from livetables.server.services import Services
 
@@ -27,7 +28,6 @@ MAX_BODY_BYTES = 64 * 1024
 MAX_PART_BYTES = 256 * 1024 * 1024  # of a frame of the pipeline
 FRAMES_PATH = "/api/frames"
 CONTROL_PATH = "/api/control"
-ROLE = "livetables.role"  # of who asks, in the state of a request's scope
 
 STATUS: Mapping[ErrorCode, int] = {
     "bad_frame": 400,

@@ -43,6 +43,7 @@ from livetables.server.generation import (
     stable_names,
     with_facts,
 )
+from livetables.server.holding import Holding
 from livetables.server.masking import hidden_columns, masked_relation, masked_rows
 from livetables.server.merge import (
     Given,
@@ -79,6 +80,7 @@ from livetables.wire import (
     ChangesHeader,
     ChangeTimes,
     FramePart,
+    Holder,
     Place,
     decode_shape,
     encode_shape,
@@ -208,6 +210,7 @@ class Store:
         self._given = Given(self._writer)
         self.staging = Staging(path.parent if path else None)
         self.ahead = Ahead(self._rows_by_id)
+        self.holding = Holding()
         self._pipeline = 0
         self._put_to: str | None = None  # the generation that a batch is put to; with the lock of `ahead`
         try:
@@ -369,11 +372,28 @@ class Store:
         with self.ahead.lock:
             return self._checked(part).has(part)
 
-    def start_pipeline(self) -> int:
-        """The number of a pipeline that starts now; those before it are refused from now on."""
+    def start_pipeline(self, holder: Holder | None = None, replaces: str | None = None) -> int:
+        """The number of a pipeline that starts now; those before it are refused from now on.
+
+        It is refused itself while another one is heard, but for the process that it `replaces`.
+        """
         with self._writing:
+            if not self.holding.is_free_for(holder, replaces):
+                raise FrameError(
+                    "held",
+                    f"this server belongs to pipeline {self._pipeline}: {self.holding.holder}",
+                    "stop that one, or give this one a server of its own; it takes over when the other has gone",
+                )
             self._adopt(self._pipeline + 1)
+            self.holding.taken_by(holder)
             return self._pipeline
+
+    @contextmanager
+    def held_by(self, number: int) -> Iterator[None]:
+        """Let no other pipeline take over while this one writes."""
+        with self._writing:
+            self.check_pipeline(number)
+            yield
 
     def check_pipeline(self, number: int) -> None:
         """Refuse a pipeline when another one has taken over. A newer one than is known had a store that was lost."""
@@ -889,9 +909,11 @@ class Store:
 
     def _check_not_fenced(self, number: int) -> None:
         if number < self._pipeline:
+            holder = self.holding.holder
             raise FrameError(
                 "fenced",
-                f"pipeline {number} asks, but this server belongs to pipeline {self._pipeline} now",
+                f"pipeline {number} asks, but this server belongs to pipeline {self._pipeline} now"
+                + (f": {holder}" if holder else ""),
                 "another pipeline has taken over this server: stop one of the two, or give it a server of its own",
             )
 

@@ -28,7 +28,7 @@ RIGHTS: Mapping[Role, frozenset[Right]] = {
     "pipeline": frozenset({"write"}),
 }
 NEEDED: Mapping[Right, Role] = {"read": "viewer", "control": "operator", "write": "pipeline"}  # the least that has it
-WHAT: Mapping[Right, str] = {"read": "reading tables", "control": "control messages", "write": "writing tables"}
+WHAT: Mapping[Right, str] = {"read": "reading tables", "control": "sending control messages", "write": "writing tables"}
 VARIABLES: Mapping[Role, str] = {
     "viewer": "LIVETABLES_VIEWER_TOKEN",
     "operator": "LIVETABLES_TOKEN",

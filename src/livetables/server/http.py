@@ -20,7 +20,7 @@ import anyio.to_thread
 import duckdb
 import pyarrow as pa
 from anyio import CancelScope, CapacityLimiter
-from fastapi import APIRouter, Depends, FastAPI, Query, Request, Security
+from fastapi import APIRouter, Depends, FastAPI, Header, Query, Request, Security
 from fastapi.exceptions import RequestValidationError
 from fastapi.security import HTTPBearer
 from prometheus_client import Gauge
@@ -166,7 +166,7 @@ def create_app(services: Services) -> FastAPI:
             CORSMiddleware,
             allow_origins=services.origins,
             allow_methods=["GET", "POST"],
-            allow_headers=["Authorization", "Content-Type"],
+            allow_headers=["Authorization", "Content-Type", "Idempotency-Key"],
             expose_headers=["X-Generation", "X-Total-Count", "X-Truncated"],
         )
     # Not a mount: that would match every path, and a wrong method would be told as a missing file.
@@ -210,6 +210,13 @@ def _header(description: str, kind: str) -> dict[str, Any]:
 
 
 Shared = Annotated[Services, Depends(_services)]
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        description="an id that the client makes for each message: the same message with the same id is published once",
+        pattern="^[A-Za-z0-9_-]{8,100}$",
+    ),
+]
 
 open_routes = APIRouter(tags=["health"])
 locked_routes = APIRouter(
@@ -355,9 +362,12 @@ def status(request: Request, services: Shared) -> ServerStatus:
     status_code=202,
     responses=_problems(400, 422, 429, 503, 504),
 )
-async def control(message: ControlMessage, request: Request, services: Shared) -> ControlReceipt:
+async def control(
+    message: ControlMessage, request: Request, services: Shared, idempotency_key: IdempotencyKey = None
+) -> ControlReceipt:
     slots: CapacityLimiter = request.app.state.control_slots
-    receipt = await anyio.to_thread.run_sync(services.control.send, message.fields, limiter=slots)
+    send = partial(services.control.send, message.fields, message_id=idempotency_key)
+    receipt = await anyio.to_thread.run_sync(send, limiter=slots)
     return ControlReceipt(topic=receipt.topic, partition=receipt.partition, offset=receipt.offset)
 
 

@@ -1,5 +1,6 @@
 import { afterEach, beforeEach, describe, expect, expectTypeOf, it, vi } from "vitest";
 import { LiveTablesClient } from "../src/client.js";
+import type { Welcome } from "../src/protocol.js";
 import type { SocketConstructor } from "../src/surroundings.js";
 import { nodeChecksum } from "./support/checksum.js";
 import { FakeSurroundings, settled } from "./support/fake.js";
@@ -37,8 +38,7 @@ describe("the role of the key", () => {
     client.role$.subscribe((role) => roles.push(role));
     const connecting = client.connect();
     world.socket.open();
-    const { role: _, ...welcome } = WELCOME;
-    world.socket.receive(told ? { ...welcome, role: told } : welcome);
+    world.socket.receive({ ...WELCOME, role: told } as Welcome);
     await connecting;
     expect(client.role).toBe(expected);
     client.close();

@@ -17,13 +17,16 @@ from livetables.config import (
     PipelineConfig,
     ServerConfig,
     describe,
+    keys_in,
     load_config,
+    pipeline_token,
     server_ca,
+    server_keys,
     server_token,
     server_token_file,
-    tokens_in,
 )
 from livetables.errors import ConfigError
+from livetables.roles import RoleKey
 from livetables.spec import Column, GenerationSpec, Table, View, joined_column_names
 
 USER_COLUMNS = (Column("userId", "string"), Column("name", "string"), Column("email", "string"), Column("age", "int64"))
@@ -238,9 +241,43 @@ def test_a_token_file_may_have_several_keys_and_the_first_is_used(tmp_path: Path
     config = load(tmp_path, '[server]\ntoken_file = "key"')
     token_file = server_token_file(config, {})
     assert token_file == str(tmp_path / "key")
-    assert tokens_in(token_file) == ("new", "old#1")
+    assert keys_in(token_file) == (RoleKey("new"), RoleKey("old#1"))
     assert server_token(config, {}) == "new"
-    assert "old" not in repr(tokens_in(token_file))
+    assert "old" not in repr(keys_in(token_file))
+
+
+def test_a_token_file_may_have_keys_with_roles(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("viewer looks\nPipeline\twrites\noperator  acts too\nhas spaces\nviewer\n")
+    config = load(tmp_path, '[server]\ntoken_file = "key"')
+    assert server_keys(config, {}) == (
+        RoleKey("looks", "viewer"),
+        RoleKey("writes", "pipeline"),
+        RoleKey("acts too", "operator"),
+        RoleKey("has spaces", "operator"),
+        RoleKey("viewer", "operator"),  # a key alone
+    )
+    assert server_token(config, {}) == "acts too"
+    assert pipeline_token(config, {}) == ("writes", str(tmp_path / "key"))
+
+
+def test_the_pipeline_has_the_operators_key_where_it_has_none_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("viewer looks\nacts\n")
+    config = load(tmp_path, '[server]\ntoken_file = "key"')
+    assert pipeline_token(config, {}) == ("acts", str(tmp_path / "key"))
+    assert pipeline_token(config, {"LIVETABLES_TOKEN": "acts"}) == ("acts", None)
+    assert pipeline_token(config, {"LIVETABLES_PIPELINE_TOKEN": "writes"}) == ("writes", None)
+
+
+def test_the_environment_has_a_key_for_each_role() -> None:
+    environ = {"LIVETABLES_TOKEN": "o", "LIVETABLES_VIEWER_TOKEN": "v", "LIVETABLES_PIPELINE_TOKEN": "p"}
+    keys = server_keys(load_config(None, environ), environ)
+    assert {key.role: key.token for key in keys} == {"operator": "o", "viewer": "v", "pipeline": "p"}
+
+
+def test_a_key_with_two_roles_is_an_error() -> None:
+    environ = {"LIVETABLES_TOKEN": "same", "LIVETABLES_VIEWER_TOKEN": "same"}
+    with pytest.raises(ConfigError, match="the same key has two roles"):
+        server_keys(load_config(None, environ), environ)
 
 
 def test_a_token_of_the_environment_is_in_no_file(tmp_path: Path) -> None:

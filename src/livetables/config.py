@@ -23,6 +23,7 @@ from typing import Any
 from livetables.declarations import PRESETS, TABLE_KEYS, VIEW_KEYS, read_spec, with_presets
 from livetables.errors import ConfigError
 from livetables.kafka_properties import KafkaConfig, parse_properties, read_kafka
+from livetables.roles import VARIABLES, Role, RoleKey, role_key
 from livetables.settings import REDACTED, Problems, Secret, Section, choice, flattened, guarded, quoted
 from livetables.spec import TOPIC_CURE, GenerationSpec, is_topic_name
 
@@ -49,8 +50,9 @@ SERVER_KEYS: tuple[str, ...] = (
     "tls_key",
     "relays",
     "proxies",
+    "hide_raw_from_viewers",
 )
-CONTROL_KEYS = ("topic",)
+CONTROL_KEYS = ("topic", "topics", "system")
 GENERATIONS_KEYS = (
     "linger_seconds",
     "max_lingering",
@@ -70,14 +72,17 @@ NUMBERS = (
     "relays",
     *GENERATIONS_KEYS,
 )
-LISTS = ("presets", "aliases", "origins", "proxies")
+LISTS = ("presets", "aliases", "origins", "proxies", "topics")
+FLAGS = ("hide_raw_from_viewers",)
 PREFIX = "LIVETABLES_"
 KAFKA_PREFIX = "LIVETABLES_KAFKA_"
-NOT_SETTINGS = ("LIVETABLES_JARS", "LIVETABLES_TOKEN", "LIVETABLES_CONFIG")
+NOT_SETTINGS = ("LIVETABLES_JARS", *VARIABLES.values(), "LIVETABLES_CONFIG")
 ORIGIN = re.compile(r"https?://[^\s/?#@*]+")
 FLIGHT_ADDRESS = re.compile(r"grpc(\+tls)?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):(?P<port>[1-9][0-9]{0,4})")
 LEAST_MEMORY_MEGABYTES = 64
 LEAST_BATCH_SECONDS = 5  # Spark takes no less
+TOPIC_PATTERN = re.compile(r"[A-Za-z0-9._*-]{1,249}")
+SYSTEM_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
 
 
@@ -105,12 +110,13 @@ class ServerConfig:
     flight_port: int = 8766  # Python and the pipeline; 0: any free one
     store: str = ".livetables/store.duckdb"  # a file, or ":memory:" for tables that a restart builds again
     memory_megabytes: int = 1024  # of the tables and all queries together
-    token_file: str | None = None  # the file with the keys that open every door; see `server_token`
+    token_file: str | None = None  # the file with the keys and their roles; see `server_keys`
     origins: tuple[str, ...] = ()  # further web origins that may connect; the server's own always may
     tls_certificate: str | None = None  # PEM files, both or none: with them every door is encrypted
     tls_key: str | None = None
     relays: int = 0  # processes that serve WebSockets beside the server's own: more than one core then does
     proxies: tuple[str, ...] = ()  # addresses and networks whose X-Forwarded-For and X-Forwarded-Proto count
+    hide_raw_from_viewers: bool = False  # whether viewers get dead letters without what the records hold
 
     @property
     def schemes(self) -> tuple[str, str]:
@@ -120,9 +126,11 @@ class ServerConfig:
 
 @dataclass(frozen=True)
 class ControlConfig:
-    """Where control messages are read."""
+    """Where control messages are read, what they may name, and for whom they are."""
 
     topic: str = "control"
+    topics: tuple[str, ...] = ()  # patterns of the topics that control messages may name, like shop.*; none: all
+    system: str | None = None  # messages that name another system are rejected
 
 
 @dataclass(frozen=True)
@@ -181,16 +189,37 @@ def load_config(path: Path | None, environ: Mapping[str, str]) -> Config:
     return Config(kafka, spec, pipeline, server, control, generations)
 
 
+def server_keys(config: Config, environ: Mapping[str, str]) -> tuple[RoleKey, ...]:
+    """All keys of the server: those of the environment, and of the token file unless LIVETABLES_TOKEN is set."""
+    token_file = server_token_file(config, environ)
+    of_file = keys_in(token_file) if token_file else ()
+    of_environment = [RoleKey(token, role) for role in VARIABLES if (token := _token_of(role, environ))]
+    keys = (*of_file, *of_environment)
+    for key in keys:
+        if any(other.token == key.token and other.role != key.role for other in keys):
+            raise ConfigError(
+                f"the same key has two roles, {key.role} and another",
+                f"give each role its own key ({', '.join(VARIABLES.values())}, or the lines of server.token_file)",
+            )
+    return keys
+
+
 def server_token(config: Config, environ: Mapping[str, str]) -> str | None:
-    """The key for the server's doors: LIVETABLES_TOKEN, or else the token file's first; None without both."""
+    """The key of those who look at tables here: LIVETABLES_TOKEN, or else the token file's; None without both."""
     if token_file := server_token_file(config, environ):
-        return tokens_in(token_file)[0]
-    if "LIVETABLES_TOKEN" not in environ:
-        return None
-    token = environ["LIVETABLES_TOKEN"].strip()
-    if not token:
-        raise ConfigError("LIVETABLES_TOKEN is empty", "set it to a long random text, or unset it")
-    return Secret(token)
+        return token_in(token_file)
+    return _token_of("operator", environ)
+
+
+def pipeline_token(config: Config, environ: Mapping[str, str]) -> tuple[str | None, str | None]:
+    """The key that the pipeline writes with, and the file where it is another later, if it is from there.
+
+    Without a key of its own, it is the operator's: the server lets that write where no pipeline has a key.
+    """
+    if token := _token_of("pipeline", environ):
+        return token, None
+    token_file = server_token_file(config, environ)
+    return (token_in(token_file, "pipeline") if token_file else _token_of("operator", environ)), token_file
 
 
 def server_token_file(config: Config, environ: Mapping[str, str]) -> str | None:
@@ -198,8 +227,15 @@ def server_token_file(config: Config, environ: Mapping[str, str]) -> str | None:
     return None if "LIVETABLES_TOKEN" in environ else config.server.token_file
 
 
-def tokens_in(token_file: str) -> tuple[str, ...]:
-    """The keys in a token file, one a line: any of them opens the doors, and the first is for those who log in."""
+def token_in(token_file: str, *roles: Role) -> str:
+    """The key in a token file to log in with: the first of these roles, or else the first that fits most."""
+    keys = keys_in(token_file)
+    found = (key.token for role in (*roles, "operator", "viewer", "pipeline") for key in keys if key.role == role)
+    return next(found)
+
+
+def keys_in(token_file: str) -> tuple[RoleKey, ...]:
+    """The keys in a token file, one a line: `role key`, or an operator's key alone."""
     where = f"server.token_file: the file {quoted(token_file)}"
     try:
         lines = Path(token_file).read_text(encoding="utf-8-sig").splitlines()
@@ -208,10 +244,22 @@ def tokens_in(token_file: str) -> tuple[str, ...]:
         raise ConfigError(
             f"{where} cannot be read ({why})", "put the key there, correct the path, or set LIVETABLES_TOKEN"
         ) from None
-    tokens = tuple(Secret(line.strip()) for line in lines if line.strip() and not line.lstrip().startswith("#"))
-    if not tokens:
+    found = (role_key(line) for line in lines if line.strip() and not line.lstrip().startswith("#"))
+    keys = tuple(RoleKey(Secret(key.token), key.role) for key in found)
+    if not keys:
         raise ConfigError(f"{where} is empty", "put a long random text into it; lines that begin with # are comments")
-    return tokens
+    return keys
+
+
+def _token_of(role: Role, environ: Mapping[str, str]) -> str | None:
+    """The key of a role in the environment."""
+    name = VARIABLES[role]
+    if name not in environ:
+        return None
+    token = environ[name].strip()
+    if not token:
+        raise ConfigError(f"{name} is empty", "set it to a long random text, or unset it")
+    return Secret(token)
 
 
 def server_ca(config: Config) -> Path | None:
@@ -330,6 +378,8 @@ def _value(key: str, text: str) -> object:
     """The text of an environment variable as the TOML value of that key; what does not fit is found on reading it."""
     if key in LISTS:
         return [item.strip() for item in text.split(",") if item.strip()]
+    if key in FLAGS and text.lower() in ("true", "false"):
+        return text.lower() == "true"
     return int(text) if key in NUMBERS and re.fullmatch("[0-9]{1,18}", text) else text
 
 
@@ -387,6 +437,7 @@ def _server(section: Section, directory: Path) -> ServerConfig:
         tls_key=_file(section, "tls_key", directory),
         relays=section.count("relays", default.relays, 0),
         proxies=section.texts("proxies"),
+        hide_raw_from_viewers=section.flag("hide_raw_from_viewers", default.hide_raw_from_viewers),
     )
     for name, other in (("tls_certificate", "tls_key"), ("tls_key", "tls_certificate")):
         if getattr(server, name) and not getattr(server, other):
@@ -420,7 +471,15 @@ def _control(section: Section) -> ControlConfig:
     topic = section.text("topic", ControlConfig().topic)
     if topic and not is_topic_name(topic):
         section.add("topic", f"Kafka has no topic named {quoted(topic)}", TOPIC_CURE)
-    return ControlConfig(topic)
+    topics = section.texts("topics")
+    for pattern in topics:
+        if not TOPIC_PATTERN.fullmatch(pattern):
+            problem = f"{quoted(pattern)} is not a pattern of topics"
+            section.add("topics", problem, "write names of topics, in which * stands for any text, like shop.*")
+    system = section.text("system") if "system" in section.raw else None
+    if system and not SYSTEM_NAME.fullmatch(system):
+        section.add("system", f"{quoted(system)} is no name", "use 1 to 100 of A-Z a-z 0-9 . _ -")
+    return ControlConfig(topic, topics, system)
 
 
 def _check_control_topic(control: ControlConfig, spec: GenerationSpec, section: Section) -> None:

@@ -16,6 +16,7 @@ from typing import Literal
 ErrorCode = Literal[
     "bad_frame",
     "unauthorized",
+    "forbidden",
     "unsupported_protocol",
     "unknown_subscription",
     "unknown_table",

@@ -69,11 +69,29 @@ class PipelineReport:
 
 
 @dataclass(frozen=True)
+class Holder:
+    """A pipeline's process: where it runs, and since when (ISO-8601)."""
+
+    host: str
+    pid: int
+    machine: str  # what tells its process ids from those of other machines and containers
+    since: str
+
+    @property
+    def process(self) -> str:
+        return f"{self.machine}/{self.pid}"
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}, since {self.since}"
+
+
+@dataclass(frozen=True)
 class ControlRequest:
     """A control message that a client wants to have published."""
 
     request_id: int
     fields: Mapping[str, Any]
+    message_id: str | None = None  # made by the client: the same again is the same message
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ def test_without_a_broker_the_cure_is_named(
 
 def test_without_a_key_the_cure_is_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     told = refused(capsys, monkeypatch, LIVETABLES_KAFKA_BOOTSTRAP_SERVERS="127.0.0.1:1")
-    assert "set LIVETABLES_TOKEN to the server's key" in told
+    assert "set LIVETABLES_PIPELINE_TOKEN or LIVETABLES_TOKEN to the server's" in told
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import json
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, cast
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -227,3 +228,42 @@ def test_every_message_has_one_outcome_once_the_last_build_has_ended(steps: list
     desk.switch()
     assert None not in desk.outcomes()
     assert not desk.decisions.are_waiting
+
+
+# Messages that were sent twice, and other systems
+
+
+def test_a_message_that_was_sent_twice_counts_once_also_after_a_restart() -> None:
+    desk = Desk()
+    first = b'{"joinType": "inner", "messageId": "one"}'
+    desk.send(first)
+    desk.switch()
+    desk.send(b'{"joinType": "natural", "messageId": "two"}')
+    desk.switch()
+    desk.send(first)  # an answer was lost
+    row = desk.tables.row("control_raw", 2)
+    assert row
+    assert (row["outcome"], row["why"]) == ("unchanged", "it is message 0:0, sent twice")
+    assert desk.decisions.wanted.join == "natural"
+    desk.restart()
+    assert (desk.decisions.wanted.join, desk.decisions.undecided) == ("natural", [])
+    desk.send(first)
+    assert desk.decisions.wanted.join == "natural"
+
+
+def test_messages_without_an_id_all_count() -> None:
+    desk = Desk()
+    for join in ("inner", "natural", "inner"):
+        desk.send(json.dumps({"joinType": join}).encode())
+        desk.switch()
+    assert desk.decisions.wanted.join == "inner"
+
+
+def test_another_system_on_the_control_topic_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    desk = Desk()
+    for system in ("elsewhere grpc://x:1", "elsewhere grpc://x:1", ""):
+        desk.send(json.dumps({"joinType": "inner", "system": system}).encode())
+    warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(warned) == 1
+    assert "control_topic_shared" in warned[0]
+    assert "elsewhere grpc://x:1" in warned[0]

@@ -163,3 +163,36 @@ def test_the_configuration_of_today_is_what_messages_are_on_top_of() -> None:
     other = load_config(None, {"LIVETABLES_TABLES_USERS_TOPIC": "people"}).spec
     restored = Resolver(other, "control").restored([join("inner", "applied")])
     assert restored.applied == Wanted({"users": "people", "accounts": "account"}, "inner")
+
+
+# Topics that messages may name, and other systems
+
+
+@pytest.mark.parametrize(
+    ("topic", "is_allowed"),
+    [("shop.users", True), ("Shop.users", False), ("hr.salaries", False), ("user", True), ("shopx", False)],
+)
+def test_messages_name_only_topics_that_are_allowed_or_configured(topic: str, is_allowed: bool) -> None:
+    resolver = Resolver(SPEC, "control", ("shop.*",))
+    plan = resolver.resolve(ControlMessage({"users": topic}), Standing(Wanted.by(SPEC)))
+    if is_allowed:
+        assert isinstance(plan, Build | Unchanged)
+    else:
+        assert isinstance(plan, Rejected)
+        assert plan.reason == (
+            f"usersTopic is {topic}, which control messages may not name; control.topics allows shop.*"
+        )
+
+
+def test_a_message_for_another_system_is_rejected_by_one_that_has_a_name() -> None:
+    message = ControlMessage(join="inner", system="staging")
+    plan = Resolver(SPEC, "control", system="production").resolve(message, Standing(Wanted.by(SPEC)))
+    assert plan == Rejected("it is for the system 'staging'; this one is production (control.system)")
+    for system in ("staging", None):  # its own name, and none
+        resolver = Resolver(SPEC, "control", system=system)
+        assert isinstance(resolver.resolve(message, Standing(Wanted.by(SPEC))), Build)
+
+
+def test_a_message_without_a_system_is_for_all() -> None:
+    resolver = Resolver(SPEC, "control", system="production")
+    assert isinstance(resolver.resolve(ControlMessage(join="inner"), Standing(Wanted.by(SPEC))), Build)

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -47,6 +48,7 @@ class FakeServer:
     """What a server shows, stores and loses. An older one stores every frame before it answers, and does not say so."""
 
     is_older: bool = False
+    key: str = "a key"
     parts: list[FramePart] = field(default_factory=list)  # all that came
     stored: list[tuple[int, list[int]]] = field(default_factory=list)  # frames on disk, with their numbers
     shown: list[tuple[int, list[int]]] = field(default_factory=list)  # frames that are only in memory
@@ -93,7 +95,11 @@ def served(server: FakeServer) -> Iterator[str]:
         protocol_version = "HTTP/1.1"
 
         def do_POST(self) -> None:
-            status, answer = server.take(decode_part(self.rfile.read(int(self.headers["Content-Length"]))))
+            part = decode_part(self.rfile.read(int(self.headers["Content-Length"])))
+            if self.headers["Authorization"] == f"Bearer {server.key}":
+                status, answer = server.take(part)
+            else:
+                status, answer = 401, {"code": "unauthorized", "problem": "the key is wrong", "cure": "another"}
             body = json.dumps(answer).encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
@@ -110,13 +116,15 @@ def served(server: FakeServer) -> Iterator[str]:
 
 
 @contextmanager
-def writer_to(spark: SparkSession, server: FakeServer, *, real_time: bool = True) -> Iterator[Any]:
+def writer_to(
+    spark: SparkSession, server: FakeServer, *, real_time: bool = True, token_file: Path | None = None
+) -> Iterator[Any]:
     """An open writer, as Spark uses it."""
     with served(server) as url:
         target = {
             "url": url,
             "ca": None,
-            "token_file": None,
+            "token_file": str(token_file) if token_file else None,
             "generation": "g",
             "run": 1,
             "real_time": real_time,
@@ -214,3 +222,24 @@ def test_a_server_that_does_not_say_what_it_has_stored_has_stored_all(spark: Spa
         writer.close(None)
     assert not any(part.durable for part in server.parts if not part.end)
     assert server.numbers == list(range(KEPT_FRAMES + 10))
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        "viewer looks\noperator acts\nPipeline\tthe new one\n",
+        "\ufeff# of today\n\n pipeline  the new one \n",
+        "viewer looks\nthe new one\nacts too\n",
+        "viewer looks\noperator the new one\n",
+    ],
+)
+def test_a_key_that_was_changed_is_found_in_the_file_by_its_role(
+    spark: SparkSession, tmp_path: Path, keys: str
+) -> None:
+    token_file = tmp_path / "keys"
+    token_file.write_text(keys)
+    server = FakeServer(key="the new one")
+    with writer_to(spark, server, token_file=token_file) as writer:
+        send(writer, server, 1)
+        writer.close(None)
+    assert server.numbers == [1]

@@ -12,6 +12,7 @@ import pytest
 from livetables.change import Batch, TableChanges, TableShape
 from livetables.errors import SetupError, SinkError
 from livetables.pipeline.flight_sink import FlightSink, NoAnswerError
+from livetables.roles import Role
 from livetables.server.control_door import ControlDoor
 from livetables.server.flight import FlightDoor
 from livetables.server.key import Key
@@ -176,9 +177,9 @@ class _TurningKey(Key):
         self.refused = 0
         self._after = after
 
-    def check(self, peer: Peer, presented: str | None) -> None:
+    def check(self, peer: Peer, presented: str | None) -> Role:
         try:
-            super().check(peer, presented)
+            return super().check(peer, presented)
         except Exception:
             self.refused += 1
             if self.refused == 2:

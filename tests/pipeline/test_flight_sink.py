@@ -49,6 +49,7 @@ PLAIN = TableShape("plain", SCHEMA, ("id", "other"))
 VERSIONED = TableShape("versioned", SCHEMA, ("id",), version=("v", "at"), aliases=("user",))
 LOG = TableShape("log", SCHEMA, ("id",), appends=True)
 SHAPES = (PLAIN, VERSIONED, LOG)
+STATUS = TableShape("control_raw", SCHEMA, ("id",))
 HTTP_PORT = 8765
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -257,34 +258,39 @@ def test_a_batch_too_large_to_send_is_refused_with_the_cure(sink: FlightSink, mo
 # What it gives back
 
 
-def test_a_published_table_is_read_whole_by_any_of_its_names(sink: FlightSink) -> None:
-    sink.begin("g", SHAPES)
-    sink.put(simple(0, rows=100_000))
+def test_a_status_table_is_read_back_whole(sink: FlightSink) -> None:
+    sink.begin("g", [STATUS])
+    rows = pa.Table.from_pylist([{"id": number} for number in range(100_000)], SCHEMA)
+    sink.put(Batch("g", 0, (TableChanges(STATUS.name, rows, pa.table({})),)))
     sink.publish("g")
-    read = sink.table("versioned")
+    read = sink.table(STATUS.name)
     assert read is not None
     assert read.schema == SCHEMA
     assert read["id"].to_pylist() == list(range(100_000))
-    assert sink.table("user") == read
-    assert sink.table("plain") == SCHEMA.empty_table()
+
+
+def test_other_tables_are_not_the_pipelines_to_read(sink: FlightSink) -> None:
+    sink.begin("g", SHAPES)
+    sink.publish("g")
+    assert sink.table("versioned") is None
 
 
 def test_a_table_that_is_not_there_or_not_published_is_none(sink: FlightSink) -> None:
-    assert sink.table("versioned") is None
-    sink.begin("g", SHAPES)
-    assert sink.table("versioned") is None
+    assert sink.table(STATUS.name) is None
+    sink.begin("g", [STATUS])
+    assert sink.table(STATUS.name) is None
     sink.publish("g")
-    assert sink.table("vversioned") is None
+    assert sink.table("generations") is None
 
 
 def test_a_table_is_asked_for_until_the_server_is_there_and_has_time(
     server: Server, sink: FlightSink, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    sink.begin("g", SHAPES)
+    sink.begin("g", [STATUS])
     sink.publish("g")
     server.stop()
     with ThreadPoolExecutor() as threads:
-        reading = threads.submit(sink.table, "log")
+        reading = threads.submit(sink.table, STATUS.name)
         wait_until(lambda: "does not answer" in caplog.text, "the sink has tried in vain")
         server.start()
         assert reading.result(60) == SCHEMA.empty_table()
@@ -297,13 +303,13 @@ def test_a_table_is_asked_for_until_the_server_is_there_and_has_time(
             raise RequestError("busy", "others are reading", "ask again")
 
         monkeypatch.setattr(server.store, "scan", busy)
-        assert threads.submit(sink.table, "log").result(60) == SCHEMA.empty_table()
+        assert threads.submit(sink.table, STATUS.name).result(60) == SCHEMA.empty_table()
         assert is_busy.is_set()
 
 
 def test_a_table_that_may_not_be_read_is_an_error_at_once(server: Server) -> None:
     with pytest.raises(SinkError, match="LIVETABLES_TOKEN") as error:
-        FlightSink(server.location, "wr0ng-token").table("log")
+        FlightSink(server.location, "wr0ng-token").table(STATUS.name)
     assert error.type is SinkError
 
 

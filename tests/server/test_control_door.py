@@ -107,3 +107,73 @@ def taken(door: ControlDoor, count: int) -> list[ControlRequest]:
         assert more, "the requests did not come"
         requests += more
     return requests
+
+
+# The same message again
+
+
+ID = "a-message-of-a-client"
+
+
+def test_a_message_that_comes_again_is_published_once(door: ControlDoor, clients: ThreadPoolExecutor) -> None:
+    answer = clients.submit(door.send, {"joinType": "left"}, LONG, ID)
+    (request,) = door.take(LONG)
+    assert request.message_id == ID
+    door.settle(request.request_id, Receipt("control", 0, 7))
+    assert answer.result(LONG) == Receipt("control", 0, 7)
+    assert door.send({"joinType": "left"}, LONG, ID) == Receipt("control", 0, 7)
+    assert door.take(0) == []
+
+
+def test_a_message_whose_answer_comes_late_is_answered_when_it_is_sent_again(
+    door: ControlDoor, clients: ThreadPoolExecutor
+) -> None:
+    first = clients.submit(door.send, {"joinType": "left"}, 0.2, ID)
+    (request,) = door.take(LONG)
+    with pytest.raises(RequestError, match="did not take"):
+        first.result(LONG)
+    door.settle(request.request_id, Receipt("control", 0, 7))
+    assert door.send({"joinType": "left"}, LONG, ID) == Receipt("control", 0, 7)
+
+
+def test_a_message_that_a_dead_pipeline_has_taken_is_given_to_the_next_with_the_same_id(
+    door: ControlDoor, clients: ThreadPoolExecutor
+) -> None:
+    first = clients.submit(door.send, {"joinType": "left"}, 0.2, ID)
+    door.take(LONG)
+    with pytest.raises(RequestError, match="did not take"):
+        first.result(LONG)
+    again = clients.submit(door.send, {"joinType": "left"}, LONG, ID)
+    (request,) = door.take(LONG)
+    assert request.message_id == ID
+    door.settle(request.request_id, Receipt("control", 0, 8))
+    assert again.result(LONG) == Receipt("control", 0, 8)
+
+
+def test_an_id_is_for_one_message(door: ControlDoor, clients: ThreadPoolExecutor) -> None:
+    clients.submit(door.send, {"joinType": "left"}, LONG, ID)
+    (request,) = door.take(LONG)
+    with pytest.raises(RequestError, match="another message was sent with the same Idempotency-Key"):
+        door.send({"joinType": "inner"}, LONG, ID)
+    door.settle(request.request_id, Receipt("control", 0, 7))
+
+
+def test_a_message_that_was_not_published_may_be_sent_again(door: ControlDoor, clients: ThreadPoolExecutor) -> None:
+    refused = clients.submit(door.send, {}, LONG, ID)
+    door.settle(door.take(LONG)[0].request_id, RequestError("unavailable", "no broker", "start it"))
+    with pytest.raises(RequestError, match="no broker"):
+        refused.result(LONG)
+    again = clients.submit(door.send, {}, LONG, ID)
+    door.settle(door.take(LONG)[0].request_id, Receipt("control", 0, 7))
+    assert again.result(LONG).offset == 7
+
+
+def test_requests_of_a_pipeline_that_was_passed_over_go_to_the_next(
+    door: ControlDoor, clients: ThreadPoolExecutor
+) -> None:
+    answer = clients.submit(door.send, {"joinType": "left"}, LONG)
+    requests = door.take(LONG)
+    door.give_back(requests)
+    assert door.take(LONG) == requests
+    door.settle(requests[0].request_id, Receipt("control", 0, 7))
+    assert answer.result(LONG).offset == 7

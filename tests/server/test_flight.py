@@ -23,9 +23,9 @@ from livetables.server import feed as feed_module
 from livetables.server import flight as door_module
 from livetables.server import store as store_module
 from livetables.server.control_door import ControlDoor
-from livetables.server.flight import ACTIONS, SCANS_MAX, FlightDoor, peer_of
+from livetables.server.flight import ACTIONS, SCANS_MAX, FlightDoor
 from livetables.server.key import Key
-from livetables.server.logins import WRONG_KEYS_MAX, Peer
+from livetables.server.logins import WRONG_KEYS_MAX
 from livetables.server.metrics import Metrics
 from livetables.server.services import Pulse
 from livetables.server.store import Store
@@ -148,19 +148,6 @@ def test_without_the_key_a_schema_is_refused_too(served: Served) -> None:
         with pytest.raises((OSError, pa.ArrowException), match=says) as error:
             stranger.raw.get_schema(flight.FlightDescriptor.for_path("people"), stranger.options)
         assert "Traceback" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("uri", "peer"),
-    [
-        ("ipv4:127.0.0.1:40000", Peer("127.0.0.1")),
-        ("ipv6:%5B::1%5D:40000", Peer("::1")),
-        ("ipv6:[fe80::1%25eth0]:40000", Peer("fe80::1%eth0")),
-        ("unix:/run/door", Peer("unix:/run/door")),
-    ],
-)
-def test_who_calls_is_understood(uri: str, peer: Peer) -> None:
-    assert peer_of(uri) == peer
 
 
 # What clients can take
@@ -315,7 +302,7 @@ def test_an_error_in_the_middle_of_a_stream_is_told(
     code: str,
 ) -> None:
     @contextmanager
-    def failing(*_: object) -> Iterator[pa.RecordBatchReader]:
+    def failing(*_: object, **__: object) -> Iterator[pa.RecordBatchReader]:
         def chunks() -> Iterator[pa.RecordBatch]:
             yield pa.record_batch({"id": [1]})
             raise error
@@ -343,7 +330,7 @@ def test_a_query_that_takes_too_long_ends(
     served: Served, client: Client, big: pa.Table, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     sql = served.store.sql
-    monkeypatch.setattr(served.store, "sql", lambda text: sql(text, 0.2))
+    monkeypatch.setattr(served.store, "sql", lambda text, **options: sql(text, 0.2, **options))
     with pytest.raises(flight.FlightServerError) as error:
         for _ in client.get(sql=f"SELECT {what} FROM big a, big b WHERE a.id + b.id <> 7"):
             pass

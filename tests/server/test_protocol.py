@@ -29,7 +29,7 @@ OLD = [(0, ("Ann", 30, 1.5)), (1, ("Bob", 40, 2.5)), (2, ("Cid", None, 3.5))]
 NEW = [(3, ("Dee", "9007199254740993", 9.25)), (0, ("Ann", 31, 1.5)), (2, ("Cid", None, 3.5))]
 
 SERVER_FRAMES: dict[str, Callable[[], str]] = {
-    "hello": lambda: protocol.hello("0.1.0", ["users_ui", "accounts_ui"], NOW),
+    "hello": lambda: protocol.hello("0.1.0", "operator", ["users_ui", "accounts_ui"], NOW),
     "heartbeat": lambda: protocol.heartbeat(NOW),
     "status": lambda: protocol.status(
         Status(

@@ -12,7 +12,7 @@ from dataclasses import replace
 from livetables.cli.demo_data import stopped_by_signals
 from livetables.cli.main import main
 from livetables.cli.options import add_config_option, chosen_config, keep_files_private
-from livetables.config import Config, server_token, server_token_file
+from livetables.config import Config, pipeline_token
 from livetables.control.run import run_pipeline
 from livetables.errors import ConfigError
 from livetables.jars import engine_jar, jar_directory
@@ -54,11 +54,12 @@ def run(arguments: argparse.Namespace) -> int:
             'write bootstrap.servers = "host:port" under [kafka], or set LIVETABLES_KAFKA_BOOTSTRAP_SERVERS; '
             "`livetables up` starts a broker by itself",
         )
-    token = server_token(config, os.environ)
+    token, token_file = pipeline_token(config, os.environ)
     if token is None:
         raise ConfigError(
             "the pipeline has no key for the table server",
-            "set LIVETABLES_TOKEN to the server's key, or server.token_file to the file that has it; "
+            "set LIVETABLES_PIPELINE_TOKEN or LIVETABLES_TOKEN to the server's, or server.token_file to the file that "
+            "has it; "
             "`livetables up` starts both with the same",
         )
     log_to_stderr()
@@ -71,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     if config.pipeline.master.startswith("local"):  # elsewhere, executors may be another user's, and share checkpoints
         keep_files_private()
     with stopped_by_signals() as stop:
-        run_pipeline(config, token, stop, _say, token_file=server_token_file(config, os.environ))
+        run_pipeline(config, token, stop, _say, token_file=token_file)
     return 0
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
-from functools import partial
 
 import uvloop
 
 from livetables.cli.options import add_config_option, chosen_config, keep_files_private
-from livetables.config import server_token, server_token_file, tokens_in
+from livetables.config import server_keys, server_token_file
 from livetables.log import log_to_stderr
+from livetables.roles import RoleKey
 from livetables.server.key import generated_token
 from livetables.server.run import Addresses, serve
 
@@ -25,15 +25,18 @@ def run(arguments: argparse.Namespace) -> int:
     config = chosen_config(arguments)
     keep_files_private()
     log_to_stderr()
-    token, token_file = server_token(config, os.environ), server_token_file(config, os.environ)
-    if token is None:
-        token = generated_token()
-        print(f"key: {token}  (made for this run; set LIVETABLES_TOKEN or server.token_file to choose it)", flush=True)
+    made: tuple[RoleKey, ...] = ()
+    keys = server_keys(config, os.environ)
+    if server_token_file(config, os.environ) is None and all(key.role != "operator" for key in keys):
+        made = (RoleKey(generated_token()),)
+        print(
+            f"key: {made[0].token}  (made for this run; set LIVETABLES_TOKEN or server.token_file to choose it)",
+            flush=True,
+        )
 
     def ready(addresses: Addresses) -> None:
         print(f"serving {addresses.http}  Flight {addresses.flight}  (Ctrl-C stops)", flush=True)
 
-    keys = partial(tokens_in, token_file) if token_file else lambda: (token,)
-    uvloop.run(serve(config.server, keys, ready))
+    uvloop.run(serve(config.server, lambda: (*server_keys(config, os.environ), *made), ready))
     print("stopped", flush=True)
     return 0

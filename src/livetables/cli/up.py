@@ -19,7 +19,7 @@ from rich.markup import escape
 from livetables.cli.demo_data import stopped_by_signals
 from livetables.cli.options import add_config_option, chosen_config, config_path, keep_files_private
 from livetables.client.running import DIRECTORY, Addresses
-from livetables.config import Config, GenerationsConfig, server_token, server_token_file
+from livetables.config import Config, GenerationsConfig, server_keys, server_token, server_token_file
 from livetables.demo_records import DemoOptions
 from livetables.errors import ConfigError
 from livetables.jars import engine_jar, jar_directory
@@ -62,9 +62,11 @@ def run(arguments: argparse.Namespace) -> int:
     configured = server_token(config, os.environ)
     token = configured or generated_token()
     path = config_path(arguments)
+    has_pipeline_key = any(key.role == "pipeline" for key in server_keys(config, os.environ))
     system = System(
         config,
         token,
+        None if has_pipeline_key else generated_token(),
         server_token_file(config, os.environ),
         arguments=["--config", str(path)] if path else [],
         environment=_environment(config, arguments.demo),

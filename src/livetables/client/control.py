@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -61,13 +62,25 @@ def send(door: Door, message: Message, seconds_max: float, tell: Callable[[str],
 
 
 def _sent(door: Door, message: Message, deadline: float, tell: Callable[[str], None]) -> dict[str, Any]:
-    """Where on the control topic the message is. A pipeline that starts is waited for."""
+    """Where on the control topic the message is. A pipeline that starts is waited for.
+
+    It has an id of its own: when an answer got lost, it is sent again, and published once.
+    """
+    headers = {"Idempotency-Key": uuid.uuid4().hex}
+    is_sent = False  # perhaps
     while True:
         try:
-            receipt: dict[str, Any] = door.post("/api/control", message)
+            receipt: dict[str, Any] = door.post("/api/control", message, headers)
+        except UnreachableError as error:
+            if not (is_sent or error.may_have_arrived) or time.monotonic() > deadline:
+                raise
+            is_sent = True
+            tell(error.problem)
+            time.sleep(LOOK_SECONDS)
         except RequestError as error:
             if error.code != "unavailable" or time.monotonic() > deadline:
                 raise
+            is_sent = True
             tell(error.problem)
             time.sleep(LOOK_SECONDS)
         else:

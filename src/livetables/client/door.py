@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import ssl
 import urllib.error
 import urllib.parse
@@ -22,6 +23,8 @@ ANSWER_SECONDS_MAX = 30.0  # longer than the server waits for the pipeline to ta
 class UnreachableError(SetupError):
     """No server answers."""
 
+    may_have_arrived = False  # whether a connection was there, and the server may have done what was asked
+
 
 @dataclass(frozen=True)
 class Door:
@@ -35,9 +38,9 @@ class Door:
     def get(self, path: str, question: Mapping[str, str] | None = None) -> Any:
         return self._answer(urllib.request.Request(self._url(path, question)))  # noqa: S310  made by _url
 
-    def post(self, path: str, body: Mapping[str, object]) -> Any:
-        headers = {"Content-Type": "application/json"}
-        return self._answer(urllib.request.Request(self._url(path), json.dumps(body).encode(), headers))  # noqa: S310
+    def post(self, path: str, body: Mapping[str, object], headers: Mapping[str, str] | None = None) -> Any:
+        given = {"Content-Type": "application/json", **(headers or {})}
+        return self._answer(urllib.request.Request(self._url(path), json.dumps(body).encode(), given))  # noqa: S310
 
     def rows(self, table: str, *, equal: Mapping[str, object] | None = None, sort: str = "") -> list[dict[str, Any]]:
         """The first rows of a table whose columns have these values; none while there is no such table."""
@@ -76,11 +79,13 @@ class Door:
                     "itself; call the server by a host that the certificate is for (its subjectAltName), and renew it "
                     "if it has expired",
                 ) from None
-            raise UnreachableError(
+            unreachable = UnreachableError(
                 f"no livetables server answers at {self.url}: {reason}",
                 "start one with `livetables up` (or `livetables serve`), or run this in the directory of the one that "
                 "runs, or give its address (--url)",
-            ) from None
+            )
+            unreachable.may_have_arrived = not isinstance(reason, ConnectionRefusedError | socket.gaierror)
+            raise unreachable from None
 
     def _refusal(self, status: int, body: bytes) -> RequestError:
         try:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from livetables.config import tokens_in
+from livetables.config import token_in
 from livetables.settings import Secret
 
 DIRECTORY = Path(".livetables")
@@ -43,7 +43,7 @@ class Running:
         try:
             told = json.loads((directory / "up.json").read_text())
             addresses, pids, token_file = Addresses(**told["addresses"]), told["pids"], told["token_file"]
-            token = tokens_in(token_file)[0] if token_file else Secret(told["token"])
+            token = token_in(token_file) if token_file else Secret(told["token"])
             return cls(addresses, token, pids, token_file, told["ca_file"])
         except (OSError, ValueError, KeyError, TypeError):
             return None

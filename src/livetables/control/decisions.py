@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from livetables.control import status
-from livetables.control.log import tell
+from livetables.control.log import tell, warn
 from livetables.control.message import ControlMessage, Unreadable, parse
 from livetables.control.resolve import (
     Build,
@@ -41,18 +41,24 @@ class Decisions:
         self._tables = tables
         self._previous: Wanted | None = None  # what was wanted before, in messages from before the start
         self._is_restoring = False
+        self._ids: dict[str, ControlRecord] = {}  # of messages, with the first that had it
+        self._others: set[str] = set()  # systems that share the control topic, as far as they are known
         self._waiting: dict[int, Outcome] = {}  # by the record's id: what it becomes if all goes well
 
     def restore(self, records: Sequence[ControlRecord]) -> None:
         """Take over what became of the messages on the topic; those of which it is not known are undecided."""
         known = {_id(record): decided for record in records if (decided := self._decided_before(record))}
-        restored = self._resolver.restored(known.values())
+        self._ids = {}
+        repeated = {_id(record) for record in records if self._first_of(record, parse(record.value)) is not record}
+        # One that was sent twice counts once, where it came first.
+        restored = self._resolver.restored(each for place, each in known.items() if place not in repeated)
         self.settled, self.wanted = restored.applied, restored.standing.wanted
         self.last_applied = next((row["lastApplied"] for row in self._tables.rows("orchestrator_status")), None)
         self.undecided = [record for record in records if _id(record) not in known]
         self._previous = restored.standing.previous
         self._is_restoring = True
-        self._waiting = {list(known)[place]: "superseded" for place in restored.waiting}
+        counted = [place for place in known if place not in repeated]
+        self._waiting = {counted[place]: "superseded" for place in restored.waiting}
         tell("control_read", messages=len(records), undecided=len(self.undecided), **status.pointed_to(self.wanted))
 
     def topics_asked_for(self) -> set[str]:
@@ -68,6 +74,12 @@ class Decisions:
         record = self.undecided[0]
         message = parse(record.value)
         self._record(record, message)
+        self._look_who_sent(record, message)
+        first = self._first_of(record, message)
+        if first is not record:
+            self._settle(_id(record), "unchanged", f"it is message {_place(first)}, sent twice")
+            tell("repeated", partition=record.partition, offset=record.offset, first=first.offset)
+            return Unchanged()
         previous = self._previous if lingering is None and self._is_restoring else lingering
         plan = self._resolver.resolve(message, Standing(self.wanted, previous), unusable)
         match plan:
@@ -134,6 +146,28 @@ class Decisions:
         undecided = {"outcome": None, "why": None, "generation": None, "decided": None}
         self._tables.set("control_raw", {**place, "raw": raw, **status.asked_for(message), **undecided})
         tell("control", partition=record.partition, offset=record.offset, value=raw)
+
+    def _first_of(self, record: ControlRecord, message: ControlMessage | Unreadable) -> ControlRecord:
+        """The first record that has the id of this one: another one, if a lost answer had it sent twice."""
+        message_id = message.message_id if isinstance(message, ControlMessage) else None
+        if message_id is None:
+            return record
+        first = self._ids.setdefault(message_id, record)
+        return record if _id(first) == _id(record) else first
+
+    def _look_who_sent(self, record: ControlRecord, message: ControlMessage | Unreadable) -> None:
+        """Warn of another system that shares the control topic."""
+        if not (self._resolver.is_foreign(message) and isinstance(message, ControlMessage) and message.system):
+            return
+        if message.system not in self._others:
+            self._others.add(message.system)
+            warn(
+                "control_topic_shared",
+                topic=self._resolver.control_topic,
+                system=message.system,
+                offset=record.offset,
+                cure="give each system its own control.topic, or a name (control.system)",
+            )
 
     def _supersede(self, by: ControlRecord) -> None:
         for message, outcome in self._waiting.items():

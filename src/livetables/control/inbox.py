@@ -6,17 +6,20 @@ import logging
 import queue
 import threading
 import time
+from collections import OrderedDict
 from contextlib import suppress
 
+from livetables.control.message import ID_FIELD, SYSTEM_FIELD
 from livetables.errors import RequestError, SinkError, TopicError
 from livetables.pipeline.flight_sink import FlightSink
 from livetables.pipeline.topics import ControlRecord, ControlTopic, in_order
-from livetables.wire import Receipt
+from livetables.wire import ControlRequest, Receipt
 
 READ_SECONDS = 5.0
 AFTER_ERROR_SECONDS = 1.0
 BURST_SECONDS = 0.1  # messages that come within such a time of each other are taken together
 BURST_SECONDS_MAX = 1.0
+IDS_MAX = 1_000  # of messages, remembered
 
 log = logging.getLogger(__name__)
 
@@ -72,9 +75,12 @@ class Inbox:
 class Doorman:
     """Publishes what clients send to the server's control door, on a thread of its own."""
 
-    def __init__(self, topic: ControlTopic, sink: FlightSink) -> None:
+    def __init__(self, topic: ControlTopic, sink: FlightSink, system: str) -> None:
+        """`system` is told with each message: whoever else reads the topic knows for whom it is."""
         self._topic = topic
         self._sink = sink
+        self._system = system
+        self._published_before: OrderedDict[str, Receipt] = OrderedDict()  # by the message's id
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="control-door", daemon=True)
 
@@ -90,13 +96,23 @@ class Doorman:
         while not self._stopping.is_set():
             try:
                 for request in self._sink.control_requests(READ_SECONDS):
-                    self._sink.control_settled(request.request_id, self._published(dict(request.fields)))
+                    self._sink.control_settled(request.request_id, self._published(request))
             except SinkError as error:
                 log.debug("%s", error.problem)  # whoever waits for the answer is told by the server
                 self._stopping.wait(AFTER_ERROR_SECONDS)
 
-    def _published(self, fields: dict[str, object]) -> Receipt | RequestError:
+    def _published(self, request: ControlRequest) -> Receipt | RequestError:
+        """Publish a message, unless it was before: the server may have lost that answer, or the client the server's."""
+        message_id = request.message_id
+        if message_id in self._published_before:
+            return self._published_before[message_id]
+        about = {SYSTEM_FIELD: self._system, **({ID_FIELD: message_id} if message_id else {})}
         try:
-            return self._topic.send(fields)
+            receipt = self._topic.send({**request.fields, **about})
         except TopicError as error:
             return RequestError("unavailable", error.problem, error.cure)
+        if message_id:
+            self._published_before[message_id] = receipt
+            while len(self._published_before) > IDS_MAX:
+                self._published_before.popitem(last=False)
+        return receipt

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 JOIN_FIELD = "joinType"
 ROLLBACK_FIELD = "rollback"
 TOPIC_SUFFIX = "Topic"
+ID_FIELD = "messageId"
+SYSTEM_FIELD = "system"
 MAX_BYTES = 64 * 1024
 MAX_SHOWN = 200
 
@@ -21,6 +23,8 @@ class ControlMessage:
     join: str | None = None
     rollback: bool = False
     ignored: tuple[str, ...] = ()
+    message_id: str | None = None  # the same again is the same message, sent twice
+    system: str | None = None  # that it is for
 
 
 @dataclass(frozen=True)
@@ -50,11 +54,14 @@ def _message(fields: Mapping[str, object]) -> ControlMessage | Unreadable:
     join: str | None = None
     rollback = False
     ignored: list[str] = []
+    about: dict[str, str] = {}  # the message itself
     for name, value in fields.items():
         if name == ROLLBACK_FIELD and isinstance(value, bool):
             rollback = value
         elif name == ROLLBACK_FIELD:
             return Unreadable(f"{ROLLBACK_FIELD} is {_kind(value)}; it must be true or false")
+        elif name in (ID_FIELD, SYSTEM_FIELD) and isinstance(value, str) and value.strip():
+            about[name] = value.strip()
         elif name != JOIN_FIELD and not name.endswith(TOPIC_SUFFIX):
             ignored.append(name)
         elif value is not None and not isinstance(value, str):
@@ -66,7 +73,7 @@ def _message(fields: Mapping[str, object]) -> ControlMessage | Unreadable:
                 topics[name.removesuffix(TOPIC_SUFFIX)] = value.strip()
     if rollback and (topics or join):
         return Unreadable("it asks for a rollback and for a change at once; send two messages")
-    return ControlMessage(topics, join, rollback, tuple(ignored))
+    return ControlMessage(topics, join, rollback, tuple(ignored), about.get(ID_FIELD), about.get(SYSTEM_FIELD))
 
 
 class _TwiceError(ValueError):

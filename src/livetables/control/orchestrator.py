@@ -20,6 +20,7 @@ from livetables.control.resolve import Outcome, Resolver, Rollback, Wanted
 from livetables.control.running import NAME, Ground, RunningGeneration
 from livetables.control.status_tables import StatusTables
 from livetables.control.supervision import Running, Supervision
+from livetables.control.system import system_of
 from livetables.control.telling import Telling
 from livetables.errors import LivetablesError, PassingTopicError, SinkError, TopicError
 from livetables.pipeline.flight_sink import FencedError, FlightSink, NoAnswerError, StoredGeneration
@@ -47,7 +48,9 @@ class Orchestrator:
         self._topics = topics
         self._inbox = inbox
         self._tables = StatusTables(sink, self._spec)
-        self._decisions = Decisions(Resolver(self._spec, ground.config.control.topic), self._tables)
+        control = ground.config.control
+        resolver = Resolver(self._spec, control.topic, control.topics, control.system, system_of(ground.config))
+        self._decisions = Decisions(resolver, self._tables)
         self._running = Running()
         self._supervision = Supervision(self._running, topics, sink)
         ui = ground.spark.sparkContext.uiWebUrl

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from typing import Literal
 
 from livetables.control.message import ControlMessage, Unreadable
@@ -86,6 +87,14 @@ class Resolver:
 
     spec: GenerationSpec
     control_topic: str
+    allowed_topics: Sequence[str] = ()  # patterns; none: messages may name any topic
+    system: str | None = None  # messages that name another one are rejected, if it is configured
+    name: str = ""  # what this system's own messages say
+
+    def is_foreign(self, message: ControlMessage | Unreadable) -> bool:
+        """Whether a message says that it is for another system than this one."""
+        system = message.system if isinstance(message, ControlMessage) else None
+        return system not in (None, self.system or self.name)
 
     def resolve(
         self, message: ControlMessage | Unreadable, standing: Standing, unusable: Mapping[str, str] | None = None
@@ -93,6 +102,10 @@ class Resolver:
         """What is to be done for a message; `unusable` tells why topics among those it names cannot be read."""
         if isinstance(message, Unreadable):
             return Rejected(message.reason)
+        if self.system and self.is_foreign(message):
+            return Rejected(
+                f"it is for the system {ascii(message.system)[:120]}; this one is {self.system} (control.system)"
+            )
         if message.rollback:
             if standing.previous is None:
                 return Rejected(
@@ -117,6 +130,9 @@ class Resolver:
                 return f"{table}Topic is no name of a topic; {TOPIC_CURE}"
             if topic == self.control_topic:
                 return f"{table}Topic is the control topic; give the topic that has the table's records"
+            if not self._may_name(table, topic):
+                allowed = ", ".join(self.allowed_topics)
+                return f"{table}Topic is {topic}, which control messages may not name; control.topics allows {allowed}"
             if topic in unusable:
                 return unusable[topic]
         if message.join is not None:
@@ -125,6 +141,14 @@ class Resolver:
             if standing.wanted.join is None:
                 return f"no view follows joinType; declare one called {SWITCHED_VIEW}"
         return None
+
+    def _may_name(self, table: str, topic: str) -> bool:
+        is_configured = any(each.name == table and each.topic == topic for each in self.spec.tables)
+        return (
+            is_configured
+            or not self.allowed_topics
+            or any(fnmatchcase(topic, pattern) for pattern in self.allowed_topics)
+        )
 
     def restored(self, decided: Iterable[Decided]) -> Restored:
         """What is wanted after messages that were decided on before, on top of the configuration as it is now."""

@@ -15,6 +15,7 @@ from livetables.config import Config, PipelineConfig
 from livetables.control.inbox import Doorman, Inbox
 from livetables.control.orchestrator import Orchestrator
 from livetables.control.running import Ground
+from livetables.control.system import system_of
 from livetables.errors import SetupError, SinkError, TopicError
 from livetables.pipeline.checkpoints import Checkpoints
 from livetables.pipeline.flight_sink import NoAnswerError
@@ -63,11 +64,11 @@ def run_on(
         ControlTopic(spark, properties, config.control.topic) as control_topic,
     ):
         inbox = Inbox(control_topic)
-        doorman = Doorman(control_topic, ground.sink())
         orchestrator = Orchestrator(ground, sink, topics, inbox, say)
         _resume(orchestrator, stop, say)
         if stop.is_set():
             return
+        doorman = Doorman(control_topic, ground.sink(), system_of(config))  # not before the pipeline has its number
         inbox.start()
         doorman.start()
         try:

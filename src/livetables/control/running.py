@@ -58,11 +58,13 @@ class Ground:
     _starts: count[int] = field(default_factory=lambda: count(1))
 
     def sink(self, patience_seconds: float = SINK_PATIENCE_SECONDS) -> FlightSink:
+        """The server, with the pipeline's number if it has one already."""
         return FlightSink(
             self.config.pipeline.server,
             self.token,
             token_file=self.token_file,
             ca_file=server_ca(self.config),
+            number=self.pipeline_number or None,
             patience_seconds=patience_seconds,
         )
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from livetables.client.door import Door, UnreachableError
 from livetables.client.running import EVERY_ADDRESS, Running, reachable
-from livetables.config import load_config, server_ca, server_token
+from livetables.config import load_config, server_ca, server_keys, server_token
 from livetables.doctor.check import Facts, Finding
 from livetables.errors import RequestError, SetupError
 from livetables.tls import ServerCertificate
@@ -29,7 +29,7 @@ def configuration(facts: Facts) -> Sequence[Finding]:
     config = facts.config = load_config(facts.config_path, facts.environ)
     running = Running.read()
     facts.running = running if running and any(map(_is_alive, running.pids.values())) else None
-    server_token(config, facts.environ)
+    server_keys(config, facts.environ)
     where = str(facts.config_path) if facts.config_path else "no file: the shipped preset"
     tables, views = (", ".join(each.name for each in part) for part in (config.spec.tables, config.spec.views))
     ignored = f"; not for Spark, and left out: {', '.join(config.kafka.ignored)}" if config.kafka.ignored else ""

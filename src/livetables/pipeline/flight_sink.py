@@ -6,6 +6,7 @@ answer is made again until there is one or patience ends. What the server refuse
 SinkError               the server refuses: to ask again would not help
 ├── FencedError         another pipeline has taken over the server
 ├── NoAnswerError       no answer, or not now: it was asked again until patience ended
+│   └── HeldError       another pipeline holds the server, and is alive
 └── SinkClosedError     the sink was closed on this side, by another thread
 """
 
@@ -29,12 +30,23 @@ from pyarrow import flight
 
 from livetables.backoff import delays
 from livetables.change import Batch, TableShape
-from livetables.config import tokens_in
+from livetables.config import token_in
 from livetables.errors import LivetablesError, RequestError, SetupError, SinkError
+from livetables.pipeline.process import is_dead, this_process
 from livetables.tls import trusted_certificates
-from livetables.wire import NO_BATCH, ControlRequest, PipelineReport, Receipt, SourceReport, encode_batch, encode_shapes
+from livetables.wire import (
+    NO_BATCH,
+    ControlRequest,
+    Holder,
+    PipelineReport,
+    Receipt,
+    SourceReport,
+    encode_batch,
+    encode_shapes,
+)
 
 BODY_BYTES_MAX = 2_000_000_000  # gRPC's messages end at 2 GiB
+SMALL_BODY_BYTES = 64 * 1024
 DELAY_SECONDS_MAX = 2.0
 ANSWER_SECONDS = 10.0  # for what needs no work, beyond the time it was asked to wait
 # gRPC's own back-off grows to two minutes, in which a server that is there again would not be seen.
@@ -46,7 +58,7 @@ CLIENT_OPTIONS = [
 
 log = logging.getLogger(__name__)
 
-PIPELINE_HEADER = b"livetables-pipeline"
+PIPELINE_HEADER, HOLDER_HEADER = b"livetables-pipeline", b"livetables-holder"
 
 Positions = Mapping[str, Mapping[int, int]]  # by source table and Kafka partition: the next offset to be applied
 Answer = TypeVar("Answer")
@@ -83,6 +95,10 @@ class NoAnswerError(SinkError):
     """The server cannot be reached, or cannot do it in time or just now. What was asked may have been done or not."""
 
 
+class HeldError(NoAnswerError):
+    """Another pipeline holds the server, and is alive."""
+
+
 class SinkClosedError(SinkError):
     """The sink was closed. What was asked may have been done or not."""
 
@@ -97,6 +113,7 @@ class _NoTableError(SinkError):
 # What the server's errors mean, by their codes; all others are refusals.
 ERRORS: Mapping[str, type[SinkError]] = {
     "fenced": FencedError,
+    "held": HeldError,
     "busy": NoAnswerError,
     "timeout": NoAnswerError,
     "unavailable": NoAnswerError,
@@ -127,6 +144,7 @@ class FlightSink:
         """
         self._location = location
         self._number = number
+        self._holder = this_process()
         self._token_file = token_file
         self._ca_file = ca_file if location.startswith("grpc+tls:") else None
         self._headers = _headers(token)
@@ -153,8 +171,19 @@ class FlightSink:
     # What may be repeated, and is
 
     def start_pipeline(self) -> int:
-        """Get a number from the server, and use it from now on: pipelines with an older one are refused."""
-        number: int = self._act_patiently("start_pipeline", b"")["number"]
+        """Get a number from the server, and use it from now on: pipelines with an older one are refused.
+
+        While another pipeline is alive, a HeldError says which.
+        """
+        told = self._act_patiently("holder", b"")
+        replaces = Holder(**told) if told else None
+        start = {
+            "holder": asdict(self._holder),
+            "replaces": replaces.process if replaces and is_dead(replaces) else None,
+        }
+        number: int = self._act_patiently("start_pipeline", _json(start))["number"]
+        if replaces and replaces.process != self._holder.process:
+            log.warning("this is pipeline %d of the server at %s; before, it was %s", number, self._location, replaces)
         self._number = number
         return number
 
@@ -205,15 +234,12 @@ class FlightSink:
         return {source: DeadLetters(each["count"], each["reason"]) for source, each in answer.items()}
 
     def table(self, name: str) -> pa.Table | None:
-        """All rows of a published table, by its stable name; None when there is no such table."""
-
-        def read(options: flight.FlightCallOptions) -> pa.Table:
-            return self._connection().do_get(flight.Ticket(_json({"table": name})), options).read_all()
-
+        """All rows of a status table that is published; None when there is none."""
         try:
-            return self._ask_patiently("table", read)
+            stream = self._ask_patiently("table", self._call("status_table", _json({"table": name})))
         except _NoTableError:
             return None
+        return pa.ipc.open_stream(stream).read_all()
 
     # What is only good now; whoever calls these does so again and again
 
@@ -237,7 +263,7 @@ class FlightSink:
     def control_requests(self, seconds_max: float) -> tuple[ControlRequest, ...]:
         """The control messages that clients want to have published, as soon as there is one; none if none in time."""
         answer = self._act("control_requests", _json({"seconds_max": seconds_max}), seconds_max + ANSWER_SECONDS)
-        return tuple(ControlRequest(each["request_id"], each["fields"]) for each in answer)
+        return tuple(ControlRequest(each["request_id"], each["fields"], each.get("message_id")) for each in answer)
 
     def control_settled(self, request_id: int, outcome: Receipt | RequestError) -> None:
         """Tell what became of a control message."""
@@ -258,11 +284,24 @@ class FlightSink:
         return self._ask(action, self._action(action, body), seconds_max)
 
     def _action(self, action: str, body: bytes) -> Call[Any]:
-        def act(options: flight.FlightCallOptions) -> Any:
-            results = self._connection().do_action(flight.Action(action, body), options)
-            return json.loads(b"".join(result.body.to_pybytes() for result in results))
+        call = self._call(action, body)
+        if len(body) <= SMALL_BODY_BYTES:
+            return lambda options: json.loads(call(options))
+        # The server takes little from a connection on which it has seen no key, and gRPC may open another at any time.
+        first = self._call("holder", b"")
 
-        return act
+        def call_known(options: flight.FlightCallOptions) -> Any:
+            first(options)
+            return json.loads(call(options))
+
+        return call_known
+
+    def _call(self, action: str, body: bytes) -> Call[bytes]:
+        def call(options: flight.FlightCallOptions) -> bytes:
+            results = self._connection().do_action(flight.Action(action, body), options)
+            return b"".join(result.body.to_pybytes() for result in results)
+
+        return call
 
     def _connected(self) -> flight.FlightClient:
         trusted = {"tls_root_certs": self._trusted} if self._trusted else {}
@@ -285,6 +324,8 @@ class FlightSink:
         for delay in delays(DELAY_SECONDS_MAX):
             try:
                 return self._ask(name, call, self._call_seconds_max)
+            except HeldError:
+                raise
             except NoAnswerError as error:
                 if give_up is None:
                     give_up = time.monotonic() + self._patience_seconds
@@ -303,7 +344,10 @@ class FlightSink:
             if self._closed.is_set():
                 raise SinkClosedError
             self._waiting.add(answer)
-        number = [] if self._number is None else [(PIPELINE_HEADER, str(self._number).encode())]
+        number = []
+        if self._number is not None:
+            holder = json.dumps(asdict(self._holder)).encode()
+            number = [(PIPELINE_HEADER, str(self._number).encode()), (HOLDER_HEADER, holder)]
         options = flight.FlightCallOptions(timeout=seconds_max, headers=[*self._headers, *number])
         threading.Thread(target=_settle, args=(answer, call, options), name=f"flight-{name}", daemon=True).start()
         try:
@@ -332,14 +376,14 @@ class FlightSink:
         if self._token_file is None:
             return SinkError(
                 f"the server at {self._location} does not know this token",
-                "set LIVETABLES_TOKEN to the server's key; both must have the same",
+                "set LIVETABLES_PIPELINE_TOKEN, or LIVETABLES_TOKEN, to the server's; both must have the same",
             )
         try:
-            self._headers = _headers(tokens_in(self._token_file)[0])
+            self._headers = _headers(token_in(self._token_file, "pipeline"))
         except LivetablesError as error:
             return NoAnswerError(error.problem, error.cure)
         return NoAnswerError(
-            f"the server at {self._location} does not know the first key in server.token_file",
+            f"the server at {self._location} does not know the pipeline's key in server.token_file",
             "let the server's file and this one have the same keys; this one is read again until they do",
         )
 

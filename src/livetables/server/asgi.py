@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from livetables.server.patience import PatientProtocol
 from livetables.server.protocol import MAX_FRAME_BYTES
 from livetables.server.websocket import WebSocketProtocol
 from livetables.tls import ServerCertificate
@@ -18,7 +18,7 @@ GOODBYE_SECONDS = 3
 
 def uvicorn_config(
     app: ASGIApp,
-    http: type[asyncio.Protocol] = HttpToolsProtocol,
+    http: type[asyncio.Protocol] = PatientProtocol,
     certificate: ServerCertificate | None = None,
     proxies: Sequence[str] = (),
 ) -> uvicorn.Config:

@@ -1,7 +1,9 @@
 """The door for programs, Arrow Flight: the pipeline brings batches by actions, clients take tables by tickets.
 
-The actions (`ACTIONS`) have JSON bodies and results, but for `begin` and `put`, whose bodies are `livetables.wire`'s. A
-ticket is JSON: `{"table": …}` with the fields of a `Selection` for all its rows, with those of `ViewOptions` for a
+The actions (`ACTIONS`) have JSON bodies and results, but for `begin` and `put`, whose bodies are `livetables.wire`'s,
+and `status_table`, whose result is Arrow. They need a key that may write; everything else needs one that may read.
+
+A ticket is JSON: `{"table": …}` with the fields of a `Selection` for all its rows, with those of `ViewOptions` for a
 window of them, `{"sql": …}`, or `{"changes": <table>}` with the fields of a `ChangesTicket` to follow a table. An
 error's `extra_info` is JSON: `code`, `problem` and `cure`.
 
@@ -12,15 +14,13 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import socket
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from dataclasses import asdict
 from functools import wraps
 from typing import Any, Literal, TypeVar
-from urllib.parse import unquote
 from weakref import WeakSet
 
 import pyarrow as pa
@@ -32,9 +32,11 @@ from pydantic_core import from_json
 from livetables.change import TableShape
 from livetables.errors import ErrorCode, LivetablesError, RequestError, SinkError
 from livetables.log import Throttle, tell
+from livetables.roles import Right, Role
 from livetables.server.control_door import ControlDoor
 from livetables.server.feed import changes_schema
 from livetables.server.frames import FrameError
+from livetables.server.front import Front
 from livetables.server.key import Key, bearer, let_in
 from livetables.server.logins import Peer
 from livetables.server.metrics import SQL, Metrics, counted
@@ -42,8 +44,9 @@ from livetables.server.services import Pulse
 from livetables.server.store import SQL_SECONDS_MAX, Store
 from livetables.server.viewport import ARROW_TYPES, Selection, ViewOptions, chosen_columns, column_type
 from livetables.settings import choice
+from livetables.spec import CONTROL_TABLES
 from livetables.tls import ServerCertificate
-from livetables.wire import NO_BATCH, PipelineReport, Place, Receipt, SourceReport, decode_batch, decode_shapes
+from livetables.wire import NO_BATCH, Holder, PipelineReport, Place, Receipt, SourceReport, decode_batch, decode_shapes
 
 SCANS_MAX = 8
 STALLED_SECONDS_MAX = 60.0  # a client that takes no chunk for so long loses its stream; one of SQL has its own time
@@ -58,12 +61,18 @@ CURE_BYTES_MAX = 500
 
 PRESENTED = "key"  # the middleware's name
 PIPELINE_HEADER = "livetables-pipeline"  # the number of the pipeline that calls
+HOLDER_HEADER = "livetables-holder"  # its process, as JSON
+WRITES = frozenset({"begin", "put", "publish", "drop"})
+BEFORE_HOLDING = frozenset({"holder", "start_pipeline"})  # what one may do that waits for the server
+# Only the pipeline that holds the server may do these; where one does, a call without a number is refused.
+OF_THE_HOLDER = WRITES | {"report", "control_requests", "control_settled"}
 # Who asks for a schema. Of what that handler raises, pyarrow sends the trace instead of the kind of error, so its key
 # is checked before it is known who calls: all who guess that way count as one.
 ANYBODY = Peer("anybody who asks for a schema")
 
 ACTIONS = {
     "start_pipeline": "get a number; pipelines with an older one are refused from then on",
+    "holder": "tell which process holds the server",
     "begin": "make room for a generation; tells where to send frames",
     "put": "apply a batch, once",
     "publish": "let the stable names mean a generation's tables",
@@ -71,6 +80,7 @@ ACTIONS = {
     "generations": "list the generations that the server has, and their rows",
     "positions": "list how far each generation is in its topics",
     "dead_letters": "count the dead letters of a generation, with the first reason of each table",
+    "status_table": "read all rows of a status table back, as an Arrow stream",
     "report": "tell how far behind its topics a generation is, or why it does not move",
     "control_requests": "wait for control messages to publish",
     "control_settled": "tell what became of a control message",
@@ -137,6 +147,15 @@ class _Named(_Value):
     generation: str
 
 
+class _Start(_Value):
+    holder: Holder | None = None
+    replaces: str | None = None  # the process that held the server, if it is known to be dead
+
+
+class _NamedTable(_Value):
+    table: str
+
+
 class _SourceReport(_Value):
     table: str
     topic: str
@@ -173,26 +192,35 @@ _Settled = TypeAdapter[_Published | _NotPublished](_Published | _NotPublished)
 
 
 class _Presented(flight.ServerMiddleware):  # type: ignore[misc]
-    """The key that a call brings, which is checked where it is known who calls, and its pipeline's number."""
+    """The key that a call brings, which is checked where it is known who calls, and its pipeline's number.
 
-    def __init__(self, token: str | None, pipeline: str | None) -> None:
+    `role` is known when the key was checked.
+    """
+
+    def __init__(
+        self, token: str | None, pipeline: str | None, role: Role | None = None, holder: str | None = None
+    ) -> None:
         self.token = token
         self.pipeline = pipeline
+        self.holder = holder
+        self.role = role
 
 
 class _KeyCheck:
-    """Lets no call in without the key."""
+    """Lets no call in without a key whose role has the right."""
 
     def __init__(self, key: Key, metrics: Metrics) -> None:
         self._key = key
         self._metrics = metrics
 
-    def __call__(self, peer: Peer, token: str | None) -> None:
+    def __call__(self, peer: Peer, token: str | None, right: Right) -> Role:
         try:
-            let_in(self._key, self._metrics, "flight", peer, token)
+            return let_in(self._key, self._metrics, "flight", peer, token, right)
         except RequestError as problem:
             if problem.code == "busy":
                 raise flight.FlightUnavailableError(*_told(problem.code, problem.problem, problem.cure)) from None
+            if problem.code == "forbidden":
+                raise flight.FlightUnauthorizedError(*_told(problem.code, problem.problem, problem.cure)) from None
             cure = "send the header `authorization: Bearer <key>` with the server's key (LIVETABLES_TOKEN)"
             raise flight.FlightUnauthenticatedError(*_told(problem.code, problem.problem, cure)) from None
 
@@ -203,23 +231,28 @@ class _PresentedFactory(flight.ServerMiddlewareFactory):  # type: ignore[misc]
 
     def start_call(self, info: Any, headers: Mapping[str, list[str]]) -> _Presented:
         token = bearer(next(iter(headers.get("authorization", [])), None))
-        if info.method == flight.FlightMethod.GET_SCHEMA:
-            self._check(ANYBODY, token)
-        return _Presented(token, next(iter(headers.get(PIPELINE_HEADER, [])), None))
+        role = self._check(ANYBODY, token, "read") if info.method == flight.FlightMethod.GET_SCHEMA else None
+        number, holder = (next(iter(headers.get(name, [])), None) for name in (PIPELINE_HEADER, HOLDER_HEADER))
+        return _Presented(token, number, role, holder)
 
 
-def _locked(handler: Callable[..., Any]) -> Callable[..., Any]:
-    """Let no call through to its handler without the key."""
+def _locked(right: Right) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Let no call through to its handler without a key whose role has the right."""
 
-    @wraps(handler)
-    def checked(door: FlightDoor, context: Any, *arguments: Any) -> Any:
-        presented = context.get_middleware(PRESENTED)
-        door.check_key(peer_of(context.peer()), presented.token)
-        with _flight_errors():
-            door.check_pipeline(presented.pipeline)
-        return handler(door, context, *arguments)
+    def locked(handler: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(handler)
+        def checked(door: FlightDoor, context: Any, *arguments: Any) -> Any:
+            presented = context.get_middleware(PRESENTED)
+            uri = context.peer()
+            presented.role = door.check_key(door.front.peer_of(uri), presented.token, right)
+            door.front.let_in(uri, may_write=right == "write")
+            with _flight_errors():
+                door.check_pipeline(presented.pipeline)
+            return handler(door, context, *arguments)
 
-    return checked
+        return checked
+
+    return locked
 
 
 class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
@@ -237,6 +270,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
         metrics: Metrics,
         http_port: int = 0,
         certificate: ServerCertificate | None = None,
+        hides_raw: bool = False,
     ) -> None:
         """`http_port` is where the pipeline's writers find the same server."""
         self._store = store
@@ -244,10 +278,12 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
         self._pulse = pulse
         self._control = control
         self._metrics = metrics
+        self._hides_raw = hides_raw  # from viewers
         self._stopping = threading.Event()
         self._streams = _Streams()
         self._actions: Mapping[str, Callable[[Any, Any], object]] = {
             "start_pipeline": self._start_pipeline,
+            "holder": self._holder,
             "begin": self._begin,
             "put": self._put,
             "publish": self._publish,
@@ -255,64 +291,89 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
             "generations": self._generations,
             "positions": self._positions,
             "dead_letters": self._dead_letters,
+            "status_table": self._status_table,
             "report": self._report,
             "control_requests": self._control_requests,
             "control_settled": self._control_settled,
         }
         self.check_key = _KeyCheck(key, metrics)
-        pair = certificate and flight.CertKeyPair(certificate.certificate.read_bytes(), certificate.key.read_bytes())
+        self.front = Front(host, port, certificate)
         super().__init__(
-            (host, port),
-            tls_certificates=[pair] if pair else None,
+            flight.Location.for_grpc_unix(str(self.front.path)),
             middleware={PRESENTED: _PresentedFactory(self.check_key)},
         )
+        self.front.start()
+
+    @property
+    def port(self) -> int:
+        return self.front.port
 
     def shutdown(self) -> None:
         """Close the door: calls have GOODBYE_SECONDS to end, then their connections are cut."""
         if self._stopping.is_set():
             return
-        port = self.port
         self._stopping.set()
+        self.front.stop_accepting()
         self._store.feed.wake()
         ending = threading.Thread(target=super().shutdown, name="flight-shutdown", daemon=True)
         ending.start()
         ending.join(GOODBYE_SECONDS)
-        if ending.is_alive():
-            _hang_up(port)
-            ending.join(GOODBYE_SECONDS)
+        self.front.close()  # a call whose client has stopped reading ends in no other way in gRPC
+        ending.join(GOODBYE_SECONDS)
 
     def __exit__(self, *_: object) -> None:
         self.shutdown()
 
     def check_pipeline(self, number: str | None) -> None:
-        """Refuse a call of a pipeline when another one has taken over; tests and tools have no number."""
+        """Refuse a call of a pipeline when another one has taken over."""
         if number is None:
             return
         if not (number.isascii() and number.isdecimal()):
             raise RequestError("bad_frame", f"{PIPELINE_HEADER} is {number!r}", "send the number of start_pipeline")
         self._store.check_pipeline(int(number))
 
+    def _number(self, context: Any, action: str) -> int:
+        """The number of the pipeline that acts, which holds the server. Where none does, tools act without one."""
+        presented = context.get_middleware(PRESENTED)
+        number = int(presented.pipeline or 0)
+        if action in OF_THE_HOLDER:
+            self._store.check_pipeline(number)
+        if number:
+            self._store.holding.heard(_holder(presented.holder))
+        return number
+
     # The pipeline's side
 
-    @_locked
+    @_locked("write")
     def list_actions(self, _context: Any) -> list[tuple[str, str]]:
         return list(ACTIONS.items())
 
-    @_locked
+    @_locked("write")
     def do_action(self, context: Any, action: Any) -> list[bytes]:
         with _flight_errors():
             if action.type not in self._actions:
                 raise SinkError(f"there is no action {ascii(action.type)[:80]}", choice(action.type, ACTIONS))
-            self._pulse.heard()
+            number = self._number(context, action.type)
+            if action.type not in BEFORE_HOLDING:
+                self._pulse.heard()
             self._streams.close_stalled()
-            answer = self._actions[action.type](context, action.body)
-            self._pulse.heard()  # a large batch takes a while
-            return [json.dumps(answer).encode()]
+            with self._store.held_by(number) if action.type in WRITES else nullcontext():
+                answer = self._actions[action.type](context, action.body)
+            if action.type not in BEFORE_HOLDING:
+                self._pulse.heard()  # a large batch takes a while
+            return [answer if isinstance(answer, bytes) else json.dumps(answer).encode()]
 
-    def _start_pipeline(self, _context: Any, _body: Any) -> dict[str, int]:
-        number = self._store.start_pipeline()
-        tell(log, "pipeline_started", number=number)
+    def _start_pipeline(self, _context: Any, body: Any) -> dict[str, int]:
+        data = _limited(body)
+        start = _decoded(_Start.model_validate_json, data, "start_pipeline") if data else _Start()
+        before = self._store.holding.holder
+        number = self._store.start_pipeline(start.holder, start.replaces)
+        tell(log, "pipeline_started", number=number, holder=start.holder, before=before)
         return {"number": number}
+
+    def _holder(self, _context: Any, _body: Any) -> dict[str, object] | None:
+        holder = self._store.holding.holder
+        return asdict(holder) if holder else None
 
     def _begin(self, _context: Any, body: Any) -> dict[str, object]:
         generation, shapes = _decoded(decode_shapes, body, "begin")
@@ -369,6 +430,18 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
         summary = self._store.dead_letter_summary(generation)
         return {source: {"count": count, "reason": reason} for source, (count, reason) in summary.items()}
 
+    def _status_table(self, _context: Any, body: Any) -> bytes:
+        """What the pipeline has written itself. It reads no other tables."""
+        name = _decoded(_NamedTable.model_validate_json, _limited(body), "status_table").table
+        if name not in CONTROL_TABLES:
+            raise RequestError("unknown_table", f"{ascii(name)[:80]} is no status table", choice(name, CONTROL_TABLES))
+        with self._store.scan(name, Selection()) as reader, closing(reader):
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, reader.schema) as writer:
+                for batch in reader:
+                    writer.write_batch(batch)
+        return bytes(sink.getvalue())
+
     def _report(self, _context: Any, body: Any) -> None:
         report = _decoded(_Report.model_validate_json, _limited(body), "report")
         sources = [SourceReport(each.table, each.topic, each.lag_records) for each in report.sources]
@@ -385,7 +458,15 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
         while not (context.is_cancelled() or self._stopping.is_set()):
             left = deadline - time.monotonic()
             if requests := self._control.take(max(0.0, min(left, CONTROL_SLICE_SECONDS))):
-                return [{"request_id": each.request_id, "fields": dict(each.fields)} for each in requests]
+                try:
+                    self._number(context, "control_requests")
+                except FrameError:  # another pipeline has taken over meanwhile
+                    self._control.give_back(requests)
+                    raise
+                return [
+                    {"request_id": each.request_id, "fields": dict(each.fields), "message_id": each.message_id}
+                    for each in requests
+                ]
             if left <= 0:
                 break
             self._pulse.heard()
@@ -400,7 +481,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
 
     # The clients' side
 
-    @_locked
+    @_locked("read")
     def list_flights(self, _context: Any, _criteria: bytes) -> list[Any]:
         with _flight_errors():
             return [
@@ -408,31 +489,39 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
                 for name, table in self._store.tables().items()
             ]
 
-    @_locked
-    def get_flight_info(self, _context: Any, descriptor: Any) -> Any:
+    @_locked("read")
+    def get_flight_info(self, context: Any, descriptor: Any) -> Any:
         with _flight_errors():
             ticket = _described(descriptor)
-            return _info(self._answer_schema(_parsed_ticket(ticket)), descriptor, ticket)
+            schema = self._answer_schema(_parsed_ticket(ticket), masked=self._is_masked(context))
+            return _info(schema, descriptor, ticket)
 
-    def get_schema(self, _context: Any, descriptor: Any) -> Any:
+    def get_schema(self, context: Any, descriptor: Any) -> Any:
         with _flight_errors():
-            return flight.SchemaResult(self._answer_schema(_parsed_ticket(_described(descriptor))))
+            self.front.let_in(context.peer(), may_write=False)  # its key was checked before, see ANYBODY
+            ticket = _parsed_ticket(_described(descriptor))
+            return flight.SchemaResult(self._answer_schema(ticket, masked=self._is_masked(context)))
 
-    @_locked
+    def _is_masked(self, context: Any) -> bool:
+        return self._hides_raw and context.get_middleware(PRESENTED).role == "viewer"
+
+    @_locked("read")
     def do_get(self, context: Any, ticket: Any) -> Any:
         with _flight_errors():
-            request = _parsed_ticket(ticket.ticket)
+            request, masked = _parsed_ticket(ticket.ticket), self._is_masked(context)
+            if isinstance(request, Selection):
+                request = request.model_copy(update={"masked": masked})
             if isinstance(request, ChangesTicket):
-                return self._changes(context, request)
+                return self._changes(context, request, masked=masked)
             if isinstance(request, WindowTicket):
                 _, window = self._store.window(request.table, request)
                 self._sent(request.table).inc(window.rows.num_rows)
                 return flight.RecordBatchStream(window.rows)
-            stream = self._opened(request)
+            stream = self._opened(request, masked=masked)
             name = SQL if isinstance(request, SqlTicket) else request.table
             return flight.GeneratorStream(stream.schema, counted(stream, self._sent(name)))
 
-    def _changes(self, context: Any, request: ChangesTicket) -> Any:
+    def _changes(self, context: Any, request: ChangesTicket, *, masked: bool) -> Any:
         if request.reason == "checksum":
             self._metrics.checksum_mismatches.inc()
             throttle.tell(log, "checksum_mismatch", logging.ERROR, table=request.changes[:100])
@@ -446,6 +535,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
                 seconds_max,
                 lambda: context.is_cancelled() or self._stopping.is_set(),
                 has_checksum=request.checksum,
+                masked=masked,
             )
             if self._stopping.is_set():
                 raise RequestError("unavailable", "the server is stopping", "connect again when it is back")
@@ -459,7 +549,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
                     "not held any more",
                     "ask with `snapshot` for the whole table",
                 )
-        stream = self._streams.opened(self._store.whole(request.changes), STALLED_SECONDS_MAX)
+        stream = self._streams.opened(self._store.whole(request.changes, masked=masked), STALLED_SECONDS_MAX)
         return flight.GeneratorStream(stream.schema, counted(stream, self._sent(request.changes)))
 
     def _sent(self, name: str) -> Counter:
@@ -467,14 +557,14 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
         table = self._store.tables().get(name)
         return self._metrics.rows_sent.labels(table.shape.name if table else SQL, "flight")
 
-    def _opened(self, request: TableTicket | SqlTicket) -> _Stream:
+    def _opened(self, request: TableTicket | SqlTicket, *, masked: bool) -> _Stream:
         if isinstance(request, SqlTicket):
-            return self._streams.opened(self._store.sql(request.sql), SQL_SECONDS_MAX)
+            return self._streams.opened(self._store.sql(request.sql, masked=masked), SQL_SECONDS_MAX)
         return self._streams.opened(self._store.scan(request.table, request), STALLED_SECONDS_MAX)
 
-    def _answer_schema(self, request: Ticket) -> pa.Schema:
+    def _answer_schema(self, request: Ticket, *, masked: bool) -> pa.Schema:
         if isinstance(request, SqlTicket):
-            with self._store.sql(request.sql) as reader, closing(reader):
+            with self._store.sql(request.sql, masked=masked) as reader, closing(reader):
                 return reader.schema
         if isinstance(request, ChangesTicket):
             return changes_schema(self._store.table(request.changes).shape)
@@ -561,10 +651,11 @@ class _Streams:
             self._places.release()
 
 
-def peer_of(uri: str) -> Peer:
-    """Who calls, of what gRPC says, like ipv4:127.0.0.1:40000 or ipv6:%5B::1%5D:40000."""
-    address, _, port = unquote(uri).partition(":")[2].rpartition(":")
-    return Peer(address.strip("[]") if port.isdecimal() else uri)
+def _holder(text: str | None) -> Holder | None:
+    try:
+        return TypeAdapter(Holder).validate_json(text) if text else None
+    except ValidationError:
+        return None  # of another version
 
 
 @contextmanager
@@ -669,15 +760,3 @@ def _schema(shape: TableShape, selection: Selection) -> pa.Schema:
     """The schema of a table's rows as they are sent."""
     columns = chosen_columns(shape.schema, selection)
     return pa.schema([(name, ARROW_TYPES[column_type(shape.schema.field(name).type)]) for name in columns])
-
-
-def _hang_up(port: int) -> None:
-    """Cut all connections to a port of ours. A call whose client has stopped reading ends in no other way in gRPC."""
-    for descriptor in os.listdir("/dev/fd"):  # noqa: PTH208
-        with suppress(OSError):  # most are no sockets
-            connection = socket.socket(fileno=int(descriptor))
-            try:
-                if connection.type == socket.SOCK_STREAM and connection.getsockname()[1:2] == (port,):
-                    connection.shutdown(socket.SHUT_RDWR)
-            finally:
-                connection.detach()  # it is gRPC's to close

@@ -46,7 +46,7 @@ DEAD_SCHEMA = pa.schema(
     [("source", pa.string()), ("_id", pa.int64()), ("ts", pa.timestamp("us", "UTC")), ("raw", pa.binary())]
 )
 
-FrameErrorCode = Literal["fenced", "missing_frames", "missing_parts", "unknown_generation", "refused"]
+FrameErrorCode = Literal["fenced", "held", "missing_frames", "missing_parts", "unknown_generation", "refused"]
 
 # The marks of one writer: by source table and scope, the highest offset of each partition in order, -1 for none.
 WriterMarks = Mapping[tuple[str, str], tuple[int, ...]]

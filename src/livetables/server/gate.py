@@ -1,10 +1,11 @@
-"""What every HTTP request passes: its origin, the key, the limit of its body, and the form of every refusal."""
+"""What every HTTP request passes: its origin, its key's role, the limit of its body, and the form of every refusal."""
 
 from __future__ import annotations
 
 import json
 import logging
 from collections.abc import Mapping
+from typing import cast
 
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
@@ -14,20 +15,24 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from livetables.errors import ErrorCode, RequestError
+from livetables.roles import Right, Role
 from livetables.server.frames import FrameError
 from livetables.server.key import TooManyLoginsError, bearer, let_in, peer_of
 from livetables.server.messages import first_problem
 from livetables.server.origins import may_ask
+from livetables.server.patience import ROLE
 from livetables.server.rows import JSON
 from livetables.server.services import Services
 
 MAX_BODY_BYTES = 64 * 1024
 MAX_PART_BYTES = 256 * 1024 * 1024  # of a frame of the pipeline
 FRAMES_PATH = "/api/frames"
+CONTROL_PATH = "/api/control"
 
 STATUS: Mapping[ErrorCode, int] = {
     "bad_frame": 400,
     "unauthorized": 401,
+    "forbidden": 403,
     "unsupported_protocol": 400,
     "unknown_subscription": 404,
     "unknown_table": 404,
@@ -110,9 +115,11 @@ class Gate:
             # A key may be any UTF-8 text, which is not how headers are usually read.
             authorization = headers.get(b"authorization", b"").decode(errors="surrogateescape")
             try:
-                let_in(self._services.key, self._services.metrics, "http", peer_of(scope), bearer(authorization))
+                peer, right = peer_of(scope), needed_right(scope)
+                role = let_in(self._services.key, self._services.metrics, "http", peer, bearer(authorization), right)
             except RequestError as problem:
                 return _locked_out(problem)
+            scope.setdefault("state", {})[ROLE] = role
         length = headers.get(b"content-length", b"0")
         if length.isdigit() and int(length) > _bytes_max(scope):
             return _too_large(_bytes_max(scope))
@@ -134,7 +141,10 @@ def _problem(
 
 
 def _locked_out(problem: RequestError) -> Response:
-    if isinstance(problem, TooManyLoginsError):
+    headers: dict[str, str]
+    if problem.code == "forbidden":
+        headers, cure = {}, problem.cure
+    elif isinstance(problem, TooManyLoginsError):
         headers, cure = {"Retry-After": str(problem.wait_seconds)}, problem.cure
     else:
         headers = {"WWW-Authenticate": "Bearer"}
@@ -177,6 +187,17 @@ async def http_problem(request: Request, error: Exception) -> Response:
 def is_locked(scope: Scope) -> bool:
     path = _path(scope)
     return path in ("/api", "/metrics") or path.startswith("/api/")
+
+
+def needed_right(scope: Scope) -> Right:
+    """What somebody must have the right to do who sends this request."""
+    rights: Mapping[str, Right] = {FRAMES_PATH: "write", CONTROL_PATH: "control"}
+    return rights.get(_path(scope), "read")
+
+
+def role_of(scope: Scope) -> Role:
+    """The role of who sent a request that the gate has let in."""
+    return cast(Role, scope["state"][ROLE])
 
 
 def _path(scope: Scope) -> str:

@@ -10,7 +10,7 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from livetables.server.patience import PatientProtocol
 
 PATH = b"/ws"
 HEAD_BYTES_MAX = 64 * 1024
@@ -28,11 +28,12 @@ class Connection:
 HandOver = Callable[[Connection], bool]  # whether a relay takes it
 
 
-def handing_protocol(hand_over: HandOver) -> type[HttpToolsProtocol]:
+def handing_protocol(hand_over: HandOver) -> type[PatientProtocol]:
     """uvicorn's HTTP, but for WebSockets that a relay takes."""
 
-    class HandingProtocol(HttpToolsProtocol):
+    class HandingProtocol(PatientProtocol):
         def handle_websocket_upgrade(self) -> None:
+            self.stop_waiting()
             head = self._head()
             if self.url.partition(b"?")[0] != PATH or len(head) > HEAD_BYTES_MAX or self._is_answering():
                 super().handle_websocket_upgrade()

@@ -20,7 +20,7 @@ import anyio.to_thread
 import duckdb
 import pyarrow as pa
 from anyio import CancelScope, CapacityLimiter
-from fastapi import APIRouter, Depends, FastAPI, Query, Request, Security
+from fastapi import APIRouter, Depends, FastAPI, Header, Query, Request, Security
 from fastapi.exceptions import RequestValidationError
 from fastapi.security import HTTPBearer
 from prometheus_client import Gauge
@@ -43,8 +43,10 @@ from livetables.server.gate import (
     http_problem,
     is_locked,
     request_problem,
+    role_of,
     validation_problem,
 )
+from livetables.server.masking import for_role
 from livetables.server.messages import (
     MAX_SQL_ROWS,
     Column,
@@ -82,17 +84,22 @@ from livetables.server.services import Services
 from livetables.server.session import serve_session
 from livetables.server.store import SQL_AT_ONCE
 from livetables.server.viewport import (
+    Selection,
     ViewOptions,
     column_type,
 )
 
 MAX_SQL_BYTES = 64 * 1024 * 1024
 MAX_SQL_WAITING = 32
+KEY_DESCRIPTION = (
+    "The pre-shared key. Its role is viewer (reads), operator (also sends control messages) or pipeline (sends frames, "
+    "and nothing else); what it may not do is answered with 403, `forbidden`, and the role that is needed."
+)
 
 PROBLEMS = {
     400: "The question does not fit the table, or the query is wrong",
     401: "The key is missing or wrong",
-    403: "A page of another origin may not ask",
+    403: "The key's role may not do this, or a page of another origin asks",
     404: "There is no such table",
     406: "The answer is not to be had in any of the accepted media types",
     413: "The request is larger than the server takes",
@@ -159,7 +166,7 @@ def create_app(services: Services) -> FastAPI:
             CORSMiddleware,
             allow_origins=services.origins,
             allow_methods=["GET", "POST"],
-            allow_headers=["Authorization", "Content-Type"],
+            allow_headers=["Authorization", "Content-Type", "Idempotency-Key"],
             expose_headers=["X-Generation", "X-Total-Count", "X-Truncated"],
         )
     # Not a mount: that would match every path, and a wrong method would be told as a missing file.
@@ -203,11 +210,18 @@ def _header(description: str, kind: str) -> dict[str, Any]:
 
 
 Shared = Annotated[Services, Depends(_services)]
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        description="an id that the client makes for each message: the same message with the same id is published once",
+        pattern="^[A-Za-z0-9_-]{8,100}$",
+    ),
+]
 
 open_routes = APIRouter(tags=["health"])
 locked_routes = APIRouter(
     # The gate has checked it already; this is for the documentation.
-    dependencies=[Security(HTTPBearer(auto_error=False, scheme_name="key", description="the pre-shared key"))],
+    dependencies=[Security(HTTPBearer(auto_error=False, scheme_name="key", description=KEY_DESCRIPTION))],
     responses=_problems(401, 403, 413, 429, 500),
 )
 
@@ -286,10 +300,11 @@ def tables(services: Shared) -> Tables:
     },
 )
 def rows(name: str, question: Annotated[RowsQuestion, Query()], request: Request, services: Shared) -> Response:
-    media_type = _negotiated(request, MEDIA_TYPES)
+    media_type, role = _negotiated(request, MEDIA_TYPES), role_of(request.scope)
     if media_type != JSON and question.limit is None:
-        return _exported(services, name, question, media_type)
-    table, window = services.store.window(name, question.window())
+        selection = for_role(question.selection(), role, hides_raw=services.hides_raw)
+        return _exported(services, name, selection, question.offset, media_type)
+    table, window = services.store.window(name, for_role(question.window(), role, hides_raw=services.hides_raw))
     services.metrics.rows_sent.labels(table.shape.name, "http").inc(window.rows.num_rows)
     headers = {"X-Total-Count": str(window.total), "X-Generation": table.generation, "Vary": "Accept"}
     if media_type == JSON:
@@ -302,7 +317,7 @@ def rows(name: str, question: Annotated[RowsQuestion, Query()], request: Request
 
 
 @locked_routes.get("/api/status", summary="How fresh the tables are, and why", tags=["status"])
-def status(services: Shared) -> ServerStatus:
+def status(request: Request, services: Shared) -> ServerStatus:
     told = services.pulse.status()
     generations = services.store.generations()
     counted = services.store.row_counts()
@@ -335,6 +350,7 @@ def status(services: Shared) -> ServerStatus:
         version=version("livetables"),
         started=services.started,
         time=datetime.now(UTC),
+        role=role_of(request.scope),
         flight_port=services.flight_port,
     )
 
@@ -346,9 +362,12 @@ def status(services: Shared) -> ServerStatus:
     status_code=202,
     responses=_problems(400, 422, 429, 503, 504),
 )
-async def control(message: ControlMessage, request: Request, services: Shared) -> ControlReceipt:
+async def control(
+    message: ControlMessage, request: Request, services: Shared, idempotency_key: IdempotencyKey = None
+) -> ControlReceipt:
     slots: CapacityLimiter = request.app.state.control_slots
-    receipt = await anyio.to_thread.run_sync(services.control.send, message.fields, limiter=slots)
+    send = partial(services.control.send, message.fields, message_id=idempotency_key)
+    receipt = await anyio.to_thread.run_sync(send, limiter=slots)
     return ControlReceipt(topic=receipt.topic, partition=receipt.partition, offset=receipt.offset)
 
 
@@ -371,13 +390,15 @@ async def sql(question: SqlQuestion, request: Request, services: Shared) -> Resp
     slots: CapacityLimiter = request.app.state.sql_slots
     if slots.statistics().tasks_waiting >= MAX_SQL_WAITING:
         raise RequestError("busy", "too many queries are waiting", "send it again later")
-    return await anyio.to_thread.run_sync(partial(_sql_answer, services, question.sql, media_type), limiter=slots)
+    masked = services.hides_raw and role_of(request.scope) == "viewer"
+    answer = partial(_sql_answer, services, question.sql, media_type, masked=masked)
+    return await anyio.to_thread.run_sync(answer, limiter=slots)
 
 
-def _sql_answer(services: Services, text: str, media_type: MediaType) -> Response:
+def _sql_answer(services: Services, text: str, media_type: MediaType, *, masked: bool) -> Response:
     batches: list[pa.RecordBatch] = []
     found = size = 0
-    with services.store.sql(text) as reader:
+    with services.store.sql(text, masked=masked) as reader:
         for batch in reader:
             batches.append(batch)
             found += batch.num_rows
@@ -396,13 +417,13 @@ def _sql_answer(services: Services, text: str, media_type: MediaType) -> Respons
     return Response(to_json(body), headers=headers, media_type=JSON)
 
 
-def _exported(services: Services, name: str, question: RowsQuestion, media_type: MediaType) -> Response:
+def _exported(services: Services, name: str, selection: Selection, offset: int, media_type: MediaType) -> Response:
     """The whole selection, a chunk at a time. The first chunk is made here, so that a problem is told as one."""
 
     def exported() -> Generator[bytes]:
         sent = services.metrics.rows_sent.labels(services.store.table(name).shape.name, "http")
-        with services.store.scan(name, question.selection()) as reader:
-            yield from _encoding(media_type)(reader.schema, counted(after(question.offset, reader), sent))
+        with services.store.scan(name, selection) as reader:
+            yield from _encoding(media_type)(reader.schema, counted(after(offset, reader), sent))
 
     chunks = exported()
     return Chunks(chain([next(chunks)], chunks), chunks.close, media_type)

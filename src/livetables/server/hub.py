@@ -28,6 +28,7 @@ from livetables.errors import RequestError
 from livetables.log import Throttle
 from livetables.server import protocol
 from livetables.server.ahead import FrameTimes, Shown
+from livetables.server.masking import hidden_columns
 from livetables.server.metrics import Metrics
 from livetables.server.row import rows_of
 from livetables.server.state import State
@@ -295,7 +296,8 @@ class Hub:
             started = time.monotonic()
             kept = self._store.kept(viewport.table, viewport.options, seconds_max)
             schema = kept.table.shape.schema
-            window = LiveWindow(schema, viewport.options, kept.start, rows_of(kept.rows), kept.total)
+            hidden = hidden_columns(kept.table.shape, masked=viewport.options.masked)
+            window = LiveWindow(schema, viewport.options, kept.start, rows_of(kept.rows), kept.total, hidden)
             key = (kept.table.generation, kept.table.shape.name)
             with self._lock:
                 for sequence, delta in self._log.get(key, ()):

@@ -19,6 +19,7 @@ from pydantic import (
 )
 
 from livetables.errors import RequestError
+from livetables.roles import Role
 from livetables.server.rows import encoded_time
 from livetables.server.sql import MAX_SQL_CHARACTERS
 from livetables.server.viewport import (
@@ -43,7 +44,7 @@ Time = Annotated[
 class Problem(BaseModel):
     """What went wrong, and what mends it."""
 
-    code: str = Field(description="for programs: unauthorized, unknown_table, bad_filter, ...")
+    code: str = Field(description="for programs: unauthorized, forbidden, unknown_table, bad_filter, ...")
     problem: str
     cure: str
 
@@ -118,6 +119,7 @@ class ServerStatus(BaseModel):
     version: str
     started: Time
     time: Time = Field(description="the server's clock when it answered")
+    role: Role = Field(description="of the key that asked: what it may do")
     flight_port: int = Field(description="where Arrow Flight is served, for Python clients")
 
 

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import to_json
 
 from livetables.errors import LivetablesError, RequestError
+from livetables.roles import Role
 from livetables.server.freshness import Status
 from livetables.server.rows import encoded_time
 from livetables.server.viewport import (
@@ -139,13 +140,14 @@ def about(sub: int, revision: int, rest: str) -> str:
     return f'{{"sub":{sub},"revision":{revision},{rest}'
 
 
-def hello(version: str, tables: Sequence[str], now: datetime) -> str:
-    """The answer to a hello with the right key."""
+def hello(version: str, role: Role, tables: Sequence[str], now: datetime) -> str:
+    """The answer to a hello with a key that has a role."""
     return _text(
         {
             "type": "hello",
             "protocol": PROTOCOL,
             "server": version,
+            "role": role,
             "time": _time(now),
             "tables": sorted(tables),
             "heartbeat_seconds": HEARTBEAT_SECONDS,

@@ -24,6 +24,7 @@ from uvicorn import Config
 from uvicorn.server import ServerState
 
 from livetables.log import Throttle, log_to_stderr
+from livetables.roles import Role
 from livetables.server.asgi import GOODBYE_SECONDS, uvicorn_config
 from livetables.server.freshness import Status
 from livetables.server.handover import receive_connection
@@ -76,19 +77,22 @@ class Upstream:
             self.told = message
         return message
 
-    async def log_in(self, peer: Peer, token: str) -> None:
-        """Ask the server whether a client may come in; a RequestError tells why not."""
+    async def log_in(self, peer: Peer, token: str) -> Role:
+        """Ask the server for the role of a client that may come in; a RequestError tells why not."""
         number = next(self._numbers)
-        answer = self._logins[number] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[LoginAnswer] = asyncio.get_running_loop().create_future()
+        self._logins[number] = answer
         login = Login(login=number, address=peer.address, token=token)
         self._outbox.put(("login", number), lambda: login)
         try:
-            problem = (await answer).problem
+            answered = await answer
         finally:
             self._logins.pop(number, None)
             self._outbox.take_back(("login", number))
-        if problem:
-            raise problem.error()
+        if answered.problem:
+            raise answered.problem.error()
+        assert answered.role
+        return answered.role
 
     def tables(self) -> tuple[str, ...]:
         assert self.told
@@ -109,6 +113,7 @@ class RelayServices:
     metrics: Metrics
     origins: tuple[str, ...]
     hosts: tuple[str, ...]
+    hides_raw: bool = False
     sessions: Sessions = field(default_factory=Sessions)
 
     @property
@@ -119,8 +124,8 @@ class RelayServices:
     def pulse(self) -> Upstream:
         return self.upstream
 
-    async def log_in(self, peer: Peer, token: str) -> None:
-        await self.upstream.log_in(peer, token)
+    async def log_in(self, peer: Peer, token: str) -> Role:
+        return await self.upstream.log_in(peer, token)
 
 
 class Clients:
@@ -210,7 +215,8 @@ async def serve_relay(link: socket.socket, handover: socket.socket) -> None:
     assert isinstance(keys, Keys)
     assert isinstance(told, Told)
     hub = RelayHub(outbox, metrics)
-    services = RelayServices(upstream, Key(*keys.tokens), hub, metrics, setup.origins, setup.hosts)
+    key = Key(*keys.keys)
+    services = RelayServices(upstream, key, hub, metrics, setup.origins, setup.hosts, setup.hides_raw)
     clients = Clients(services, handover, setup.proxies)
     tasks = [
         asyncio.create_task(_follow(services, outbox)),
@@ -237,7 +243,7 @@ async def _follow(services: RelayServices, outbox: Outbox) -> None:
                 services.hub.take(message)
                 outbox.put(("taken", message.sub), partial(Taken, sub=message.sub))
             case Keys():
-                services.key.change(message.tokens)
+                services.key.change(message.keys)
                 services.sessions.send_away_strangers(services.key)
             case Told():
                 services.sessions.elsewhere = message.elsewhere

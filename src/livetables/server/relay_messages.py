@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from livetables.errors import ErrorCode, RequestError
+from livetables.roles import Role, RoleKey
 from livetables.server.freshness import Status
 from livetables.server.protocol import Heading
 from livetables.server.viewport import ViewOptions
@@ -30,13 +31,14 @@ class Setup(_Message):
     origins: tuple[str, ...]
     hosts: tuple[str, ...]
     proxies: tuple[str, ...]
+    hides_raw: bool = False
 
 
 class Keys(_Message):
-    """The keys that open the server from now on."""
+    """The keys of the server, with their roles, from now on."""
 
     type: Literal["keys"] = "keys"
-    tokens: tuple[str, ...]
+    keys: tuple[RoleKey, ...]
 
 
 class Told(_Message):
@@ -64,10 +66,11 @@ class Problem(_Message):
 
 
 class LoginAnswer(_Message):
-    """Whether a client may come in."""
+    """Whether a client may come in, and its role."""
 
     type: Literal["login_answer"] = "login_answer"
     login: int
+    role: Role | None
     problem: Problem | None
     told: Told
 

@@ -25,6 +25,7 @@ from prometheus_client import Gauge
 from livetables.backoff import delays
 from livetables.errors import RequestError, SetupError
 from livetables.log import tell
+from livetables.roles import RoleKey
 from livetables.server.asgi import GOODBYE_SECONDS
 from livetables.server.handover import Connection, send_connection
 from livetables.server.hub import Viewport
@@ -72,11 +73,11 @@ class _Followed:
 class Relays:
     """All relays of a server."""
 
-    def __init__(self, count: int, services: Services, tokens: Sequence[str], proxies: Sequence[str]) -> None:
+    def __init__(self, count: int, services: Services, keys: Sequence[RoleKey], proxies: Sequence[str]) -> None:
         self._count = count
         self.proxies = tuple(proxies)
         self._services = services
-        self.tokens = tuple(tokens)
+        self.keys = tuple(keys)
         self._links: list[_Link] = []
         self._keeping: list[asyncio.Task[None]] = []
 
@@ -107,10 +108,10 @@ class Relays:
         min(ready, key=lambda link: link.connections).hand_over(connection)
         return True
 
-    def change_keys(self, tokens: Sequence[str]) -> None:
-        self.tokens = tuple(tokens)
+    def change_keys(self, keys: Sequence[RoleKey]) -> None:
+        self.keys = tuple(keys)
         for link in self._links:
-            link.send_keys(self.tokens)
+            link.send_keys(self.keys)
 
     def told_for(self, link: _Link) -> Told:
         """What a relay's clients are told now."""
@@ -212,9 +213,14 @@ class _Link:
 
     async def run(self) -> str | None:
         """Until the relay has gone; the cause, if its exit code does not tell it."""
-        setup = Setup(origins=self._services.origins, hosts=self._services.hosts, proxies=self._relays.proxies)
+        setup = Setup(
+            origins=self._services.origins,
+            hosts=self._services.hosts,
+            proxies=self._relays.proxies,
+            hides_raw=self._services.hides_raw,
+        )
         self._outbox.put("setup", lambda: setup)
-        self.send_keys(self._relays.tokens)
+        self.send_keys(self._relays.keys)
         self.send_told(self._relays.told_for(self))
         sending, reading = asyncio.create_task(self._outbox.send()), asyncio.create_task(self._read())
         tasks: list[asyncio.Task[None]] = [sending, reading]
@@ -249,8 +255,8 @@ class _Link:
         if len(self._waiting) == 1:
             self._hand_over_waiting()
 
-    def send_keys(self, tokens: tuple[str, ...]) -> None:
-        self._outbox.put("keys", lambda: Keys(tokens=tokens))
+    def send_keys(self, keys: tuple[RoleKey, ...]) -> None:
+        self._outbox.put("keys", lambda: Keys(keys=keys))
 
     def send_told(self, told: Told) -> None:
         self._outbox.put("told", lambda: told)
@@ -291,12 +297,12 @@ class _Link:
                     self._relays.counted()
 
     async def _log_in(self, login: Login) -> None:
-        problem = None
+        role = problem = None
         try:
-            await self._services.log_in(Peer(login.address), login.token)
+            role = await self._services.log_in(Peer(login.address), login.token)
         except RequestError as error:
             problem = Problem.of(error)
-        answer = LoginAnswer(login=login.login, problem=problem, told=self._relays.told_for(self))
+        answer = LoginAnswer(login=login.login, role=role, problem=problem, told=self._relays.told_for(self))
         self._outbox.put(("login", login.login), lambda: answer)
 
     def _subscribe(self, message: Subscribe) -> None:

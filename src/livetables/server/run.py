@@ -21,6 +21,7 @@ import livetables
 from livetables.config import ServerConfig
 from livetables.errors import LivetablesError, RequestError, SetupError, StoreError
 from livetables.log import tell
+from livetables.roles import RoleKey
 from livetables.server.asgi import uvicorn_config
 from livetables.server.control_door import ControlDoor
 from livetables.server.flight import FlightDoor
@@ -42,7 +43,7 @@ LOOK_SECONDS = 1.0
 
 log = logging.getLogger(__name__)
 
-KeySource = Callable[[], Sequence[str]]  # the keys now; a LivetablesError tells why they cannot be read
+KeySource = Callable[[], Sequence[RoleKey]]  # the keys now; a LivetablesError tells why they cannot be read
 
 log = logging.getLogger(__name__)
 
@@ -62,8 +63,8 @@ async def serve(config: ServerConfig, keys: KeySource, ready: Callable[[Addresse
     """
     _raise_file_limit()
     sys.setswitchinterval(SWITCH_SECONDS)
-    tokens = keys()
-    key, certificate = Key(*tokens), _certificate(config)
+    given = keys()
+    key, certificate = Key(*given), _certificate(config)
     web_socket = _listening(config.host, config.port, "port")
     path = None if config.store == ":memory:" else Path(config.store)
     with (
@@ -85,9 +86,10 @@ async def serve(config: ServerConfig, keys: KeySource, ready: Callable[[Addresse
             origins=tuple(origin for each in config.origins if (origin := normalised(each))),
             hosts=(config.host.lower(), socket.gethostname().lower()),
             web_directory=WEB,
+            hides_raw=config.hide_raw_from_viewers,
         )
         services.hub.start()
-        relays = Relays(config.relays, services, tokens, config.proxies)
+        relays = Relays(config.relays, services, given, config.proxies)
         watches = [
             asyncio.create_task(services.sessions.watch(services)),
             asyncio.create_task(_follow_keys(keys, services, relays)),
@@ -139,17 +141,17 @@ async def _follow_keys(keys: KeySource, services: Services, relays: Relays) -> N
     while True:
         await asyncio.sleep(LOOK_SECONDS)
         try:
-            tokens = await asyncio.to_thread(keys)
+            given = await asyncio.to_thread(keys)
         except LivetablesError as error:
             if error.problem != told:
                 log.warning("%s; %s; the keys before stay", error.problem, error.cure)
             told = error.problem
             continue
         told = ""
-        if services.key.change(tokens):
-            log.info("the keys were changed: there are %d now", len(tokens))
+        if services.key.change(given):
+            log.info("the keys were changed: there are %d now", len(given))
             services.sessions.send_away_strangers(services.key)
-            relays.change_keys(tokens)
+            relays.change_keys(given)
 
 
 def _raise_file_limit() -> None:
@@ -213,6 +215,7 @@ def _flight_door(
         metrics=metrics,
         http_port=http_port,
         certificate=certificate,
+        hides_raw=config.hide_raw_from_viewers,
     )
 
 

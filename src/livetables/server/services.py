@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 
+from livetables.roles import Role
 from livetables.server.control_door import ControlDoor
 from livetables.server.freshness import Freshness, Moment, Status
 from livetables.server.hub import Hub
@@ -67,12 +68,13 @@ class Services:
     origins: tuple[str, ...] = ()  # further web origins that may connect; a server's own always may
     hosts: tuple[str, ...] = ()  # further names of the server's own
     web_directory: Path | None = None  # the built web app, served at /
+    hides_raw: bool = False  # whether viewers get dead letters without what the records hold
     started: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     @cached_property
     def intake(self) -> Intake:
         return Intake(self.store, self.metrics, self.pulse.heard)
 
-    async def log_in(self, peer: Peer, token: str) -> None:
+    async def log_in(self, peer: Peer, token: str) -> Role:
         """Let a WebSocket's client in, or raise a RequestError that tells why not."""
-        let_in(self.key, self.metrics, "websocket", peer, token)
+        return let_in(self.key, self.metrics, "websocket", peer, token, "read")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from livetables.errors import RequestError
+from livetables.roles import Role
 from livetables.server.freshness import Status
 from livetables.server.key import Key
 from livetables.server.logins import Peer
@@ -82,5 +83,8 @@ class Serving(Protocol):
     @property
     def hosts(self) -> tuple[str, ...]: ...
 
-    async def log_in(self, peer: Peer, token: str) -> None:
-        """Return if the peer may come in; a RequestError tells why not."""
+    @property
+    def hides_raw(self) -> bool: ...
+
+    async def log_in(self, peer: Peer, token: str) -> Role:
+        """The role of a peer that may come in; a RequestError tells why not."""

@@ -23,9 +23,11 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from livetables.errors import LivetablesError, RequestError
 from livetables.log import Throttle
+from livetables.roles import Role
 from livetables.server import protocol
 from livetables.server.freshness import Status
 from livetables.server.key import Key, peer_of
+from livetables.server.masking import for_role
 from livetables.server.origins import may_ask
 from livetables.server.protocol import Change, Heartbeat, Hello, Resync, Subscribe, Unsubscribe
 from livetables.server.serving import Serving, Viewport
@@ -41,10 +43,16 @@ WATCH_SECONDS = 1.0
 
 CLOSE_BAD_FRAME = 4400
 CLOSE_UNAUTHORIZED = 4401
+CLOSE_FORBIDDEN = 4403
 CLOSE_TIMEOUT = 4408
 CLOSE_TOO_MANY_LOGINS = 4429
 CLOSE_TOO_MANY = 1013
-CLOSE_CODES: Mapping[str, int] = {"unauthorized": CLOSE_UNAUTHORIZED, "busy": CLOSE_TOO_MANY_LOGINS}  # at login
+CLOSE_AGAIN = 1012  # the client is to connect again
+CLOSE_CODES: Mapping[str, int] = {  # at login
+    "unauthorized": CLOSE_UNAUTHORIZED,
+    "forbidden": CLOSE_FORBIDDEN,
+    "busy": CLOSE_TOO_MANY_LOGINS,
+}
 STRANGE_ORIGINS_TOLD = 100
 
 log = logging.getLogger(__name__)
@@ -130,8 +138,9 @@ class Subscription:
 class Session:
     """A client that has logged in."""
 
-    def __init__(self, websocket: WebSocket, services: Serving, token: str) -> None:
+    def __init__(self, websocket: WebSocket, services: Serving, token: str, role: Role) -> None:
         self.token = token  # that it logged in with
+        self.role = role
         self._websocket = websocket
         self._services = services
         self._subscriptions: dict[int, Subscription] = {}
@@ -149,7 +158,8 @@ class Session:
 
     async def run(self) -> None:
         """Serve until the client goes, or is sent away."""
-        self.reply(protocol.hello(version("livetables"), list(self._services.store.tables()), datetime.now(UTC)))
+        tables = list(self._services.store.tables())
+        self.reply(protocol.hello(version("livetables"), self.role, tables, datetime.now(UTC)))
         self.tell_status(protocol.status(self._services.pulse.status()))
         reader, writer = asyncio.create_task(self._read()), asyncio.create_task(self._write())
         ends: list[asyncio.Future[Any]] = [reader, writer, self.end]
@@ -243,6 +253,7 @@ class Session:
         self, sub: int, revision: int, payload: protocol.Format, has_checksum: bool, table: str, view: ViewOptions
     ) -> Subscription:
         mark = partial(self._news_of, sub)
+        view = for_role(view, self.role, hides_raw=self._services.hides_raw)
         viewport = self._services.hub.subscribe(table, view, mark)
         subscription = self._subscriptions[sub] = Subscription(sub, revision, payload, has_checksum, viewport)
         self._marks[sub] = mark
@@ -339,8 +350,11 @@ class Sessions:
     def send_away_strangers(self, key: Key) -> None:
         """End the sessions that logged in with a key that is none any more."""
         for session in list(self._sessions):
-            if not key.fits(session.token):
+            role = key.role_of(session.token)
+            if role is None:
                 session.send_away(CLOSE_UNAUTHORIZED, "the key was changed: log in with the new one")
+            elif role != session.role:  # what its page shows is for the role that it had
+                session.send_away(CLOSE_AGAIN, f"the key has the role {role} now: log in again")
 
     def turned_away(self, origin: str) -> None:
         """Tell the log of a page that may not connect, once: the browser does not tell why."""
@@ -385,7 +399,7 @@ async def serve_session(websocket: WebSocket, services: Serving) -> None:
         return
     sessions.waiting += 1
     try:
-        token = await asyncio.wait_for(_log_in(websocket, services), HELLO_SECONDS)
+        token, role = await asyncio.wait_for(_log_in(websocket, services), HELLO_SECONDS)
     except TimeoutError:
         await _refuse(websocket, RequestError("timeout", "no hello came in time", "send hello first"), CLOSE_TIMEOUT)
         return
@@ -396,9 +410,9 @@ async def serve_session(websocket: WebSocket, services: Serving) -> None:
         return
     finally:
         sessions.waiting -= 1
-    session = Session(websocket, services, token)
+    session = Session(websocket, services, token, role)
     sessions.add(session)
-    if not services.key.fits(token):  # it was changed in this very moment
+    if services.key.role_of(token) != role:  # it was changed in this very moment
         sessions.send_away_strangers(services.key)
     services.metrics.clients.inc()
     address, since = _address(websocket), time.monotonic()
@@ -412,8 +426,8 @@ async def serve_session(websocket: WebSocket, services: Serving) -> None:
         throttle.tell(log, "client_disconnected", address=address, seconds=seconds, clients=len(sessions))
 
 
-async def _log_in(websocket: WebSocket, services: Serving) -> str:
-    """The key that the client has logged in with."""
+async def _log_in(websocket: WebSocket, services: Serving) -> tuple[str, Role]:
+    """The key that the client has logged in with, and its role."""
     frame = protocol.client_frame(await _received(websocket))
     if not isinstance(frame, Hello):
         raise RequestError("unauthorized", f"{frame.type} came before hello", "send hello with the key first")
@@ -423,8 +437,7 @@ async def _log_in(websocket: WebSocket, services: Serving) -> str:
             f"the client speaks protocol {frame.protocol}, the server {protocol.PROTOCOL}",
             "reload the page, or install the client of the server's version",
         )
-    await services.log_in(peer_of(websocket.scope), frame.token)
-    return frame.token
+    return frame.token, await services.log_in(peer_of(websocket.scope), frame.token)
 
 
 async def _received(websocket: WebSocket) -> str:

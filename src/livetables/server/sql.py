@@ -16,6 +16,7 @@ from typing import Any
 import duckdb
 
 from livetables.errors import RequestError
+from livetables.server.masking import sql_refusal
 from livetables.settings import choice
 
 MAX_SQL_CHARACTERS = 10_000
@@ -104,15 +105,20 @@ COUNTED_REPEAT = re.compile(r"\{(\d*),?(\d*)\}")
 Node = Mapping[str, Any]
 
 
-def check_sql(cursor: duckdb.DuckDBPyConnection, text: str, tables: Collection[str]) -> None:
-    """Raise a RequestError unless the text is one SELECT, SHOW TABLES, DESCRIBE or SUMMARIZE over these tables."""
+def check_sql(
+    cursor: duckdb.DuckDBPyConnection, text: str, tables: Collection[str], hidden: Collection[str] = ()
+) -> None:
+    """Raise a RequestError unless the text is one SELECT, SHOW TABLES, DESCRIBE or SUMMARIZE over these tables.
+
+    Those that are hidden are there, but not for who asks.
+    """
     if len(text) > MAX_SQL_CHARACTERS:
         raise RequestError(
             "limit", f"the query has {len(text):,} characters", f"send at most {MAX_SQL_CHARACTERS:,} characters"
         )
     _check_nesting(text)
     (statement,) = _parsed(cursor, text)
-    _Check(tables).run(statement)
+    _Check(tables, hidden).run(statement)
 
 
 def _check_nesting(text: str) -> None:
@@ -168,7 +174,8 @@ def _parsed(cursor: duckdb.DuckDBPyConnection, text: str) -> list[Node]:
 class _Check:
     """Walks a statement. Names of `WITH` are known where SQL lets them be seen, and nowhere else."""
 
-    def __init__(self, tables: Collection[str]) -> None:
+    def __init__(self, tables: Collection[str], hidden: Collection[str]) -> None:
+        self._hidden = {name.lower() for name in hidden}
         self._tables = {name.lower(): name for name in tables}
         self._parts = 0  # tables and subqueries so far
         self._left: list[tuple[object, frozenset[str]]] = []  # what is still to be walked, with the names of WITH there
@@ -273,6 +280,8 @@ class _Check:
         if table.lower() not in self._tables and (schema or table.lower() not in names):
             cure = choice(table, self._tables.values()) if self._tables else "wait until a generation is published"
             raise RequestError("unknown_table", f"there is no table {_shown(table)}", cure)
+        if table.lower() in self._hidden and (schema or table.lower() not in names):
+            raise sql_refusal(_shown(table))
 
 
 def _check_pattern(name: str, arguments: list[Node]) -> None:

@@ -43,6 +43,8 @@ from livetables.server.generation import (
     stable_names,
     with_facts,
 )
+from livetables.server.holding import Holding
+from livetables.server.masking import hidden_columns, masked_relation, masked_rows
 from livetables.server.merge import (
     Given,
     apply,
@@ -78,6 +80,7 @@ from livetables.wire import (
     ChangesHeader,
     ChangeTimes,
     FramePart,
+    Holder,
     Place,
     decode_shape,
     encode_shape,
@@ -207,6 +210,7 @@ class Store:
         self._given = Given(self._writer)
         self.staging = Staging(path.parent if path else None)
         self.ahead = Ahead(self._rows_by_id)
+        self.holding = Holding()
         self._pipeline = 0
         self._put_to: str | None = None  # the generation that a batch is put to; with the lock of `ahead`
         try:
@@ -368,11 +372,28 @@ class Store:
         with self.ahead.lock:
             return self._checked(part).has(part)
 
-    def start_pipeline(self) -> int:
-        """The number of a pipeline that starts now; those before it are refused from now on."""
+    def start_pipeline(self, holder: Holder | None = None, replaces: str | None = None) -> int:
+        """The number of a pipeline that starts now; those before it are refused from now on.
+
+        It is refused itself while another one is heard, but for the process that it `replaces`.
+        """
         with self._writing:
+            if not self.holding.is_free_for(holder, replaces):
+                raise FrameError(
+                    "held",
+                    f"this server belongs to pipeline {self._pipeline}: {self.holding.holder}",
+                    "stop that one, or give this one a server of its own; it takes over when the other has gone",
+                )
             self._adopt(self._pipeline + 1)
+            self.holding.taken_by(holder)
             return self._pipeline
+
+    @contextmanager
+    def held_by(self, number: int) -> Iterator[None]:
+        """Let no other pipeline take over while this one writes."""
+        with self._writing:
+            self.check_pipeline(number)
+            yield
 
     def check_pipeline(self, number: int) -> None:
         """Refuse a pipeline when another one has taken over. A newer one than is known had a store that was lost."""
@@ -518,7 +539,7 @@ class Store:
     def scan(self, name: str, selection: Selection) -> Iterator[pa.RecordBatchReader]:
         """All rows of a selection, in chunks, as they are at one time."""
         with self._snapshot_of(name) as (cursor, table):
-            query = scan_query(table.relation, table.shape.schema, selection)
+            query = scan_query(_readable(table, masked=selection.masked), table.shape.schema, selection)
             with told_shortage():
                 reader = _relation(cursor, query).to_arrow_reader(ROWS_PER_CHUNK)
             yield pa.RecordBatchReader.from_batches(reader.schema, chunks_of(reader))
@@ -531,6 +552,7 @@ class Store:
         is_over: Callable[[], bool],
         *,
         has_checksum: bool = False,
+        masked: bool = False,
     ) -> pa.Table | None:
         """What changed in a table after a place, each key once, as soon as something has; None if it is not known.
 
@@ -543,7 +565,7 @@ class Store:
         news = self.feed.news(generation.name, table.shape.name, place.sequence, seconds_max, is_over)
         if news is None:
             return None
-        rows = merged(table.shape, news.changes)
+        rows = masked_rows(merged(table.shape, news.changes), hidden_columns(table.shape, masked=masked))
         header = ChangesHeader(
             name,
             known._replace(sequence=news.sequence),
@@ -561,7 +583,7 @@ class Store:
         return ChangesHeader(name, place, False, table.shape.key).on(changes_schema(table.shape)).empty_table()
 
     @contextmanager
-    def whole(self, name: str) -> Iterator[pa.RecordBatchReader]:
+    def whole(self, name: str, *, masked: bool = False) -> Iterator[pa.RecordBatchReader]:
         """All rows of a table as changes to none, in chunks, with the place that they are the state of."""
         self._followed(name)
         with self._snapshot_of(name) as (cursor, table):
@@ -570,7 +592,7 @@ class Store:
             ).fetchall()
             header = ChangesHeader(name, _place(table.generation, sequence, begun), True, table.shape.key)
             schema = header.on(changes_schema(table.shape))
-            query = scan_query(table.relation, table.shape.schema, Selection())
+            query = scan_query(_readable(table, masked=masked), table.shape.schema, Selection())
             with told_shortage():
                 reader = _relation(cursor, query).to_arrow_reader(ROWS_PER_CHUNK)
             chunks = (
@@ -580,7 +602,9 @@ class Store:
             yield pa.RecordBatchReader.from_batches(schema, chunks)
 
     @contextmanager
-    def sql(self, text: str, seconds_max: float = SQL_SECONDS_MAX) -> Iterator[pa.RecordBatchReader]:
+    def sql(
+        self, text: str, seconds_max: float = SQL_SECONDS_MAX, *, masked: bool = False
+    ) -> Iterator[pa.RecordBatchReader]:
         """The answer to one SELECT over the stable names. It can read tables and nothing else, for a limited time.
 
         The time is for the whole of it, reading the answer to its end included. Errors are RequestErrors, those of the
@@ -591,7 +615,9 @@ class Store:
         try:
             with self._snapshot() as cursor, Running(cursor, seconds_max).among(self._running) as running:
                 with running.told_errors():
-                    check_sql(cursor, text, self.tables())
+                    tables = self.tables()
+                    hidden = [name for name, each in tables.items() if hidden_columns(each.shape, masked=masked)]
+                    check_sql(cursor, text, tables, hidden)
                     relation = cursor.sql(text)
                     if len(relation.columns) > SQL_COLUMNS_MAX:
                         raise RequestError(
@@ -883,9 +909,11 @@ class Store:
 
     def _check_not_fenced(self, number: int) -> None:
         if number < self._pipeline:
+            holder = self.holding.holder
             raise FrameError(
                 "fenced",
-                f"pipeline {number} asks, but this server belongs to pipeline {self._pipeline} now",
+                f"pipeline {number} asks, but this server belongs to pipeline {self._pipeline} now"
+                + (f": {holder}" if holder else ""),
                 "another pipeline has taken over this server: stop one of the two, or give it a server of its own",
             )
 
@@ -1038,12 +1066,19 @@ def _window_rows(
 ) -> tuple[pa.Table, int]:
     """The rows of a window, their numbers first, and how many there are in all."""
     total = _count(cursor, table.relation)
-    query = window_query(table.relation, table.shape.schema, options, total, table.next_row, bytes_max)
+    query = window_query(
+        _readable(table, masked=options.masked), table.shape.schema, options, total, table.next_row, bytes_max
+    )
     rows = _relation(cursor, query).to_arrow_table()
     if options.is_filtered:
         total = rows["_total"][0].as_py()
         rows = rows.drop_columns("_total").filter(pc.is_valid(rows[ROW]))
     return rows, total
+
+
+def _readable(table: StoredTable, *, masked: bool) -> str:
+    """What to read a table's rows from."""
+    return masked_relation(table.relation, hidden_columns(table.shape, masked=masked))
 
 
 def _relation(cursor: duckdb.DuckDBPyConnection, query: Query) -> duckdb.DuckDBPyRelation:

@@ -85,6 +85,8 @@ class Selection(_Value):
     sort: list[Sort] = Field(default=[], max_length=MAX_SORTS)
     filters: list[Filter] = Field(default=[], max_length=MAX_FILTERS)
     quick: str = Field(default="", max_length=MAX_TEXT_CHARACTERS)
+    # Set by the server alone, for a role from which it hides something: see `livetables.server.masking`.
+    masked: bool = False
 
     @property
     def is_filtered(self) -> bool:

@@ -8,7 +8,7 @@ counted where it is above or below them. The store is asked only when rows that 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, takewhile
@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from livetables.server.masking import masked_row
 from livetables.server.order import Key, order_key
 from livetables.server.predicate import predicate
 from livetables.server.row import TIME, Entry, Row, View, rows_of
@@ -75,8 +76,20 @@ def kept_range(options: ViewOptions) -> tuple[int, int]:
 class LiveWindow:
     """The rows of a view and those beside it, as of the last delta."""
 
-    def __init__(self, schema: pa.Schema, options: ViewOptions, start: int, rows: Sequence[Row], total: int) -> None:
-        """Begin with what the store has: `rows` from position `start` on, of `total` that pass the filters."""
+    def __init__(
+        self,
+        schema: pa.Schema,
+        options: ViewOptions,
+        start: int,
+        rows: Sequence[Row],
+        total: int,
+        hidden: Sequence[str] = (),
+    ) -> None:
+        """Begin with what the store has: `rows` from position `start` on, of `total` that pass the filters.
+
+        Columns that are `hidden` are null in rows that deltas bring, as they are in those of the store.
+        """
+        self._hidden = frozenset(schema.names.index(name) for name in hidden)
         self.view = View.of(schema, options)
         self._options = options
         self._key = order_key(schema, options.sort)
@@ -119,16 +132,25 @@ class LiveWindow:
         """Take a delta in; return whether anything that counts for the view may have changed."""
         self._has_advanced = True
         total, touched = self.total, self._touched
-        for was, now in delta.changed:
+        for was, now in self._changed(delta):
             if self._passes is None or self._passes(was):
                 self._remove(was)
             if now is not None and (self._passes is None or self._passes(now)):
                 self._insert(now)
         for row in self._near(delta):
+            row = masked_row(row, self._hidden)
             if self._passes is None or self._passes(row):
                 self._insert(row)
         self._cut()
         return (self.total, self._touched) != (total, touched)
+
+    def _changed(self, delta: Delta) -> Iterable[tuple[Row, Row | None]]:
+        if not self._hidden:
+            return delta.changed
+        return [
+            (masked_row(was, self._hidden), None if now is None else masked_row(now, self._hidden))
+            for was, now in delta.changed
+        ]
 
     @property
     def has_advanced(self) -> bool:

@@ -21,7 +21,7 @@ from pathlib import Path
 from livetables.cli.demo_data import create_missing_topics
 from livetables.client.door import Door
 from livetables.client.running import EVERY_ADDRESS, Addresses, Running, reachable
-from livetables.config import Config, ServerConfig, server_ca, tokens_in
+from livetables.config import Config, ServerConfig, server_ca, token_in
 from livetables.errors import LivetablesError, SetupError
 from livetables.tls import ServerCertificate
 from livetables.up.broker import Broker
@@ -42,6 +42,7 @@ class System:
 
     config: Config
     token: str
+    pipeline_token: str | None  # made for the pipeline of this run; None: it has a key of its own
     token_file: str | None  # where the token is from, and may be another later
     arguments: Sequence[str]
     environment: Mapping[str, str]
@@ -72,7 +73,7 @@ def run_system(
 
         def has_tables() -> bool:
             try:
-                token = tokens_in(system.token_file)[0] if system.token_file else system.token
+                token = token_in(system.token_file) if system.token_file else system.token
                 return _has_tables(Door(http, token, LOOK_SECONDS_MAX, ca_file), system.config)
             except LivetablesError:
                 return False
@@ -88,6 +89,7 @@ def run_system(
         environment = {
             **system.environment,
             **({} if system.token_file else {"LIVETABLES_TOKEN": system.token}),
+            **({"LIVETABLES_PIPELINE_TOKEN": system.pipeline_token} if system.pipeline_token else {}),
             "LIVETABLES_KAFKA_BOOTSTRAP_SERVERS": kafka,
             "LIVETABLES_SERVER_PORT": str(port),
             "LIVETABLES_SERVER_FLIGHT_PORT": str(flight_port),

@@ -6,6 +6,7 @@ import type {
   ClientOptions,
   Health,
   Latency,
+  Role,
   Status,
   Stream,
   Unsubscribable,
@@ -31,6 +32,8 @@ export class LiveTableService extends LiveTablesClient {
   readonly healthNow: Signal<Health>;
   /** What the server last said of its pipeline and topics; null until it has. */
   readonly statusNow: Signal<Status | null>;
+  /** What the key may do: null while not connected. */
+  readonly roleNow: Signal<Role | null>;
   /** How long records take from Kafka to this page, in the last minute; null while none come. */
   readonly latencyNow: Signal<Latency | null>;
 
@@ -39,6 +42,7 @@ export class LiveTableService extends LiveTablesClient {
     const streams: Unsubscribable[] = [];
     this.healthNow = newestOf(this.health$, this.health, streams);
     this.statusNow = newestOf<Status | null>(this.status$, null, streams);
+    this.roleNow = newestOf<Role | null>(this.role$, null, streams);
     this.latencyNow = newestOf<Latency | null>(this.latency$, null, streams);
     inject(DestroyRef).onDestroy(() => {
       for (const { unsubscribe } of streams) unsubscribe();

@@ -9,12 +9,12 @@ import type { Problem } from "./errors.js";
 import { TableHandle } from "./handle.js";
 import { health, mayAppear } from "./health.js";
 import type { Health } from "./health.js";
-import { json, request } from "./http.js";
+import { UnansweredError, json, messageId, request } from "./http.js";
 import type { ControlReceipt, SqlAnswer } from "./http.js";
 import { TableHub } from "./hub.js";
 import type { Comparisons } from "./hub.js";
 import type { Latency } from "./latency.js";
-import type { ServerFrame, Status, ViewOptions } from "./protocol.js";
+import type { Role, ServerFrame, Status, ViewOptions } from "./protocol.js";
 import { follow, streamTableWithRebind } from "./stream.js";
 import type { RebindingStream, RowsListener } from "./stream.js";
 import { LiveValue, streamOf } from "./observable.js";
@@ -63,6 +63,7 @@ export class LiveTablesClient {
   readonly #state: LiveValue<ConnectionState>;
   readonly #status: LiveValue<Status | null>;
   readonly #health: LiveValue<Health>;
+  readonly #role: LiveValue<Role | null>;
   #token: string;
 
   constructor(options: ClientOptions = {}) {
@@ -90,6 +91,7 @@ export class LiveTablesClient {
     this.#state = new LiveValue(this.#connection.state, options.onError);
     this.#status = new LiveValue<Status | null>(null, options.onError);
     this.#health = new LiveValue(health(this.#connection.state, null), options.onError);
+    this.#role = new LiveValue<Role | null>(null, options.onError);
     this.latency$ = streamOf((observer) => this.#tick(observer));
   }
 
@@ -150,6 +152,15 @@ export class LiveTablesClient {
   /** How many windows were compared with the server's checksum, and how many of them were others, which is to stay 0. */
   get comparisons(): Comparisons {
     return this.hub.comparisons;
+  }
+
+  /** What the key may do; null while not connected. A server that does not tell lets everybody send control messages. */
+  get role(): Role | null {
+    return roleOf(this.#connection.state);
+  }
+
+  get role$(): Stream<Role | null> {
+    return this.#role.stream;
   }
 
   /** The tables that were there at login. */
@@ -245,9 +256,23 @@ export class LiveTablesClient {
 
   // HTTP
 
-  /** Publish a control message, like { usersTopic: "users_2", joinType: "left" } or { rollback: true }. */
+  /**
+   * Publish a control message, like { usersTopic: "users_2", joinType: "left" } or { rollback: true }.
+   *
+   * It has an id of its own: when the answer got lost it is sent again, and published once.
+   */
   async sendControl(fields: Readonly<Record<string, string | true>>): Promise<ControlReceipt> {
-    return (await (await this.request("api/control", json(fields))).json()) as ControlReceipt;
+    const init = json(fields, { "Idempotency-Key": messageId(() => this.#surroundings.random()) });
+    for (let left = CONTROL_TRIES; ; left--) {
+      try {
+        return (await (await this.request("api/control", init)).json()) as ControlReceipt;
+      } catch (error) {
+        if (!(error instanceof UnansweredError) || left <= 1) throw error;
+        await new Promise<void>((resolve) => {
+          this.#surroundings.later(resolve, CONTROL_RETRY_MS);
+        });
+      }
+    }
   }
 
   async sql(text: string): Promise<SqlAnswer> {
@@ -286,6 +311,7 @@ export class LiveTablesClient {
   #changed(state: ConnectionState): void {
     if (state.name !== "open" && this.#status.value) this.#status.set(null); // what it said may be wrong by now
     this.#state.set(state);
+    if (roleOf(state) !== this.#role.value) this.#role.set(roleOf(state));
     this.#tellHealth();
   }
 
@@ -325,7 +351,13 @@ export class LiveTablesClient {
   }
 }
 
+function roleOf(state: ConnectionState): Role | null {
+  return state.name === "open" ? (state.welcome.role ?? "operator") : null;
+}
+
 const LATENCY_MS = 1_000;
+const CONTROL_TRIES = 3;
+const CONTROL_RETRY_MS = 500;
 const CLOSED: Problem = { code: "closed", problem: "the client was closed", cure: "call connect() again" };
 
 /** The directory that paths are relative to: of the address that was given, or of the page. */

@@ -16,6 +16,7 @@ export const DELAY_MS_MAX = 10_000;
 
 const CLOSE_BAD_LOGIN = 4400;
 const CLOSE_WRONG_KEY = 4401;
+const CLOSE_WRONG_ROLE = 4403;
 
 export type ConnectionState =
   | { readonly name: "idle" }
@@ -203,7 +204,9 @@ function sendAway(state: ConnectionState, { code, why }: EventOf<"lost">): Trans
 }
 
 function waitOrRefuse(state: StateOf<"authenticating" | "open">, event: EventOf<"lost">): Transition {
-  return event.code === CLOSE_WRONG_KEY ? sendAway(state, event) : wait(state, event);
+  return event.code === CLOSE_WRONG_KEY || event.code === CLOSE_WRONG_ROLE
+    ? sendAway(state, event)
+    : wait(state, event);
 }
 
 function wait({ attempt }: { readonly attempt: number }, { why, random }: EventOf<"lost">): Transition {
@@ -218,6 +221,13 @@ function waiting(attempt: number, why: string, random: number): Transition {
 
 /** For a server that closes without a word; others have said why before. */
 function refusal(closeCode: number, why: string): Problem {
+  if (closeCode === CLOSE_WRONG_ROLE) {
+    return {
+      code: "forbidden",
+      problem: why || "the key's role may not read tables",
+      cure: "log in with a viewer's or an operator's key",
+    };
+  }
   return closeCode === CLOSE_WRONG_KEY
     ? {
         code: "unauthorized",

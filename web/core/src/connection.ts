@@ -244,7 +244,7 @@ export class Connection {
 }
 
 function isRefusal({ code, sub }: ErrorFrame): boolean {
-  return sub === undefined && (code === "unauthorized" || code === "unsupported_protocol");
+  return sub === undefined && ["unauthorized", "forbidden", "unsupported_protocol"].includes(code);
 }
 
 function problemOf({ code, problem, cure }: ErrorFrame): { code: string; problem: string; cure: string } {

@@ -18,6 +18,18 @@ export interface SqlAnswer {
   readonly truncated: boolean;
 }
 
+/** No answer came: the server may have done what it was asked for. */
+export class UnansweredError extends LivetablesError {}
+
+/** An id that no other message has. `crypto.randomUUID` is missing on pages that were not loaded over https. */
+export function messageId(random: () => number): string {
+  return Array.from({ length: 4 }, () =>
+    Math.floor(random() * 2 ** 32)
+      .toString(16)
+      .padStart(8, "0"),
+  ).join("");
+}
+
 /** Asks for a path below the server's address; an answer that is not what was asked for is a LivetablesError. */
 export async function request(
   fetch: typeof globalThis.fetch,
@@ -32,7 +44,7 @@ export async function request(
   try {
     response = await fetch(new URL(path.replace(/^\//, ""), base), { ...init, headers });
   } catch (error) {
-    throw new LivetablesError({
+    throw new UnansweredError({
       code: "unavailable",
       problem: `the server does not answer: ${error instanceof Error ? error.message : String(error)}`,
       cure: "check that it runs, and that this page may ask it (server.origins)",
@@ -42,8 +54,8 @@ export async function request(
   return response;
 }
 
-export function json(body: unknown): RequestInit {
-  return { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
+export function json(body: unknown, headers: Readonly<Record<string, string>> = {}): RequestInit {
+  return { method: "POST", headers: { "Content-Type": "application/json", ...headers }, body: JSON.stringify(body) };
 }
 
 async function problemOf(response: Response): Promise<Problem> {

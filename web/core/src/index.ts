@@ -20,6 +20,7 @@ export type {
   Filter,
   FreshnessState,
   Limits,
+  Role,
   Sort,
   SourceStatus,
   Status,

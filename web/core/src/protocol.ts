@@ -106,10 +106,15 @@ export interface Limits {
   readonly sorts: number;
 }
 
+/** What a key may do: a viewer reads, an operator also sends control messages. */
+export type Role = "viewer" | "operator";
+
 export interface Welcome {
   readonly type: "hello";
   readonly protocol: number;
   readonly server: string;
+  /** Of the key that logged in; an older server does not tell it, and lets everybody do everything. */
+  readonly role?: Role;
   /** The server's clock when it answered; an older server does not tell it, and has no checksums. */
   readonly time?: string;
   readonly tables: readonly string[];
@@ -270,6 +275,7 @@ const FIELDS = {
   hello: {
     protocol: isNumber,
     server: isText,
+    role: isTextIfGiven,
     time: isTextIfGiven,
     tables: isList,
     heartbeat_seconds: isNumber,

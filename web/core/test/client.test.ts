@@ -1,5 +1,6 @@
 import { afterEach, beforeEach, describe, expect, expectTypeOf, it, vi } from "vitest";
 import { LiveTablesClient } from "../src/client.js";
+import type { Welcome } from "../src/protocol.js";
 import type { SocketConstructor } from "../src/surroundings.js";
 import { nodeChecksum } from "./support/checksum.js";
 import { FakeSurroundings, settled } from "./support/fake.js";
@@ -26,6 +27,32 @@ async function connected(state: Parameters<typeof status>[0] = "live"): Promise<
   world.socket.receive(status(state));
   await connecting;
 }
+
+describe("the role of the key", () => {
+  it.each([
+    ["viewer", "viewer"],
+    ["operator", "operator"],
+    [undefined, "operator"], // an older server
+  ] as const)("%s at login is told as %s, and null without a connection", async (told, expected) => {
+    const roles: unknown[] = [];
+    client.role$.subscribe((role) => roles.push(role));
+    const connecting = client.connect();
+    world.socket.open();
+    world.socket.receive({ ...WELCOME, role: told } as Welcome);
+    await connecting;
+    expect(client.role).toBe(expected);
+    client.close();
+    expect(client.role).toBeNull();
+    expect(roles).toEqual([null, expected, null]);
+  });
+
+  it("that may not read is a refusal", async () => {
+    const connecting = client.connect();
+    world.socket.open();
+    world.socket.receive(error("forbidden"));
+    await expect(connecting).rejects.toMatchObject({ code: "forbidden" });
+  });
+});
 
 describe("a handle", () => {
   it("has the columns of its table, and keeps no viewport open", async () => {
@@ -237,6 +264,36 @@ describe("over HTTP", () => {
     expect(url).toEqual(new URL("http://host:8080/below/api/control"));
     expect(init).toMatchObject({ method: "POST", body: '{"joinType":"inner"}' });
     expect(new Headers(init?.headers).get("authorization")).toBe("Bearer the key");
+  });
+
+  it("a control message whose answer got lost is sent again with the same id", async () => {
+    const receipt = { topic: "control", partition: 0, offset: 7 };
+    fetch.mockRejectedValueOnce(new TypeError("reset")).mockResolvedValue(Response.json(receipt, { status: 202 }));
+    const sending = client.sendControl({ joinType: "inner" });
+    await settled();
+    await world.pass(500);
+    expect(await sending).toEqual(receipt);
+    const ids = fetch.mock.calls.map(([, init]) => new Headers(init?.headers).get("idempotency-key"));
+    expect(ids).toHaveLength(2);
+    expect(ids[0]).toMatch(/^[0-9a-f]{32}$/);
+    expect(ids[1]).toBe(ids[0]);
+  });
+
+  it("a control message that is refused is sent once", async () => {
+    const problem = { code: "forbidden", problem: "control messages needs the role operator", cure: "send its key" };
+    fetch.mockResolvedValue(Response.json(problem, { status: 403 }));
+    await expect(client.sendControl({ joinType: "inner" })).rejects.toMatchObject(problem);
+    expect(fetch).toHaveBeenCalledTimes(1);
+  });
+
+  it("two control messages have two ids", async () => {
+    fetch.mockImplementation(() => Promise.resolve(Response.json({}, { status: 202 })));
+    world.chance = 0.25;
+    await client.sendControl({ joinType: "inner" });
+    world.chance = 0.5;
+    await client.sendControl({ joinType: "inner" });
+    const ids = fetch.mock.calls.map(([, init]) => new Headers(init?.headers).get("idempotency-key"));
+    expect(new Set(ids).size).toBe(2);
   });
 
   it("a question in SQL is answered", async () => {

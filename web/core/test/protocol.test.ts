@@ -29,7 +29,7 @@ describe("golden frames from the server", () => {
 
   it.each(fromServer.filter((name) => name !== "server-heartbeat"))("%s without any one field is no frame", (name) => {
     const frame = golden(name);
-    const optional = ["type", "sub", "idle_seconds", "spark_ui", "time", "receipt", "checksum"];
+    const optional = ["type", "sub", "idle_seconds", "role", "spark_ui", "time", "receipt", "checksum"];
     for (const field of Object.keys(frame).filter((each) => !optional.includes(each))) {
       expect(() => decode(JSON.stringify({ ...frame, [field]: undefined })), field).toThrow(LivetablesError);
     }

@@ -18,6 +18,9 @@ import { until } from "./until.js";
 const ROOT = fileURLToPath(new URL("../../../", import.meta.url));
 const LIVETABLES = join(ROOT, ".venv/bin/livetables");
 
+/** Beside the operator's, which is made at the start. */
+export const VIEWERS_KEY = "a-key-of-a-viewer";
+
 const FIRST: Topics = { users: "user", accounts: "account" };
 const SECOND: Topics = { users: "user_2", accounts: "account_2" };
 
@@ -70,7 +73,12 @@ export class Stack {
     const directory = mkdtempSync(join(tmpdir(), "livetables-e2e-"));
     writeFileSync(join(directory, "livetables.toml"), config(origins));
     const command = [LIVETABLES, "up", "--config", "livetables.toml"];
-    const up = started(command, { directory, environment: environment(), log: join(directory, "up.log") });
+    const keys = { LIVETABLES_VIEWER_TOKEN: VIEWERS_KEY };
+    const up = started(command, {
+      directory,
+      environment: { ...environment(), ...keys },
+      log: join(directory, "up.log"),
+    });
     const stack = new Stack(directory, up);
     try {
       await stack.#fill();

@@ -27,6 +27,7 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Deque;
 import java.util.List;
+import java.util.Locale;
 import java.util.Map;
 import java.util.Set;
 import java.util.UUID;
@@ -77,6 +78,7 @@ public final class FrameWriter extends ForeachWriter<byte[]> {
   private static final long ANSWER_SECONDS = 60;
   private static final long RETRY_MS_MAX = 2_000;
   private static final int UNAUTHORIZED = 401, CONFLICT = 409, TOO_MANY = 429;
+  private static final Set<String> ROLES = Set.of("viewer", "operator", "pipeline"); // of keys in a key file
   private static final Set<String> LOST = Set.of("missing_frames", "missing_parts");
 
   private static final Map<String, HttpClient> CLIENTS = new ConcurrentHashMap<>(); // by the authorities they trust
@@ -459,17 +461,35 @@ public final class FrameWriter extends ForeachWriter<byte[]> {
         return false;
       }
       try {
-        for (String line : Files.readAllLines(Path.of(file))) {
-          if (!line.isBlank() && !line.startsWith("#")) {
-            boolean isOther = !line.strip().equals(token);
-            token = line.strip();
-            return isOther;
-          }
-        }
+        String found = keyOf("pipeline", Files.readAllLines(Path.of(file)));
+        boolean isOther = found != null && !found.equals(token);
+        token = found == null ? token : found;
+        return isOther;
       } catch (IOException missing) {
         return false; // it may come back, or be on the driver's machine only
       }
-      return false;
+    }
+
+    /** The first key of a role in the lines of a key file, or else the first of an operator, as the server reads them. */
+    private static String keyOf(String wanted, List<String> lines) {
+      String operators = null;
+      for (String line : lines) {
+        String text = line.replace("\uFEFF", "").strip();
+        if (text.isEmpty() || text.startsWith("#")) {
+          continue;
+        }
+        String[] words = text.split("[ \t]+", 2);
+        String role = words[0].toLowerCase(Locale.ROOT);
+        boolean hasRole = words.length == 2 && ROLES.contains(role);
+        String key = hasRole ? words[1] : text;
+        if (hasRole && role.equals(wanted)) {
+          return key;
+        }
+        if (operators == null && (!hasRole || role.equals("operator"))) {
+          operators = key;
+        }
+      }
+      return operators;
     }
 
     /** An answer, which is empty where something else than our server has sent it. */

@@ -19,7 +19,7 @@ import { Login } from "./login";
 import { PlotData } from "./plot-data";
 import { RecordDetails } from "./record-details";
 import { Session } from "./session";
-import { SIDE_TABS, SidePanel } from "./side-panel";
+import { SidePanel, sideTabs } from "./side-panel";
 import { Splitter } from "./splitter";
 import { orchestratorStatus, sentence } from "./status-rows";
 import { TablePanel } from "./table-panel";
@@ -63,7 +63,7 @@ export class App {
   protected readonly rows = computed(() => (this.tables().length === 1 ? "1fr" : split(this.layout.topPercent())));
   protected readonly tabs = computed(() => [
     ...this.tables().map((table) => ({ id: tabOf(table), name: table })),
-    ...SIDE_TABS,
+    ...sideTabs(this.session.mayControl()),
   ]);
   /** Where there is room for one thing only: the tab of a table, or null for what the side panel shows. */
   protected readonly tableTab = linkedSignal<readonly string[], string | null>({

@@ -5,6 +5,7 @@ import { Badge } from "./badge";
 import { ControlMessages } from "./control-messages";
 import { ControlOutcome } from "./control-outcome";
 import { count } from "./figures";
+import { Session } from "./session";
 import { NEWEST_GENERATIONS, sentence } from "./status-rows";
 import type { GenerationRow } from "./status-rows";
 
@@ -14,17 +15,19 @@ import type { GenerationRow } from "./status-rows";
   imports: [Ago, Badge, ControlOutcome],
   changeDetection: ChangeDetectionStrategy.OnPush,
   template: `
-    <div class="back">
-      <button type="button" [disabled]="!target() || isSending()" (click)="rollBack()">Roll back</button>
-      <p class="muted">
-        @if (target(); as target) {
-          to {{ target.generation }}: {{ sentence(target) }}
-        } @else {
-          No earlier generation lingers that one could return to.
-        }
-      </p>
-    </div>
-    <lt-control-outcome />
+    @if (mayControl()) {
+      <div class="back">
+        <button type="button" [disabled]="!target() || isSending()" (click)="rollBack()">Roll back</button>
+        <p class="muted">
+          @if (target(); as target) {
+            to {{ target.generation }}: {{ sentence(target) }}
+          } @else {
+            No earlier generation lingers that one could return to.
+          }
+        </p>
+      </div>
+      <lt-control-outcome />
+    }
     <ul>
       @for (row of rows(); track row.generation) {
         <li class="card" [attr.data-testid]="'generation-' + row.generation">
@@ -89,6 +92,7 @@ export class GenerationsPanel {
         undefined,
       ),
   );
+  protected readonly mayControl = inject(Session).mayControl;
   protected readonly isSending = computed(() => this.#messages.sent()?.outcome === "sending");
   protected readonly count = count;
 

@@ -1,5 +1,6 @@
-import { Injectable, computed, inject, signal } from "@angular/core";
+import { Injectable, computed, inject, linkedSignal, signal } from "@angular/core";
 import { LiveTableService } from "@livetables/angular";
+import type { Role } from "@livetables/angular";
 
 const KEY = "livetables.key";
 const CHECK_MS_MAX = 1500; // a server that is away is no reason to keep anybody at the door
@@ -17,6 +18,11 @@ export class Session {
   readonly refusal = computed(() => {
     const { state, why } = this.#service.healthNow();
     return state === "refused" ? why : null;
+  });
+  /** Whether control messages may be sent: not with a viewer's key. While reconnecting, what it was last. */
+  readonly mayControl = linkedSignal<Role | null, boolean>({
+    source: this.#service.roleNow,
+    computation: (role, before) => (role === null ? (before?.value ?? true) : role === "operator"),
   });
   readonly needsKey = computed(() => !this.isLoggedIn() || this.isChecking() || this.refusal() !== null);
 

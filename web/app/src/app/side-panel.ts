@@ -1,19 +1,27 @@
-import { ChangeDetectionStrategy, Component, inject } from "@angular/core";
+import { ChangeDetectionStrategy, Component, computed, inject } from "@angular/core";
 import { ControlForm } from "./control-form";
 import { DeadLettersPanel } from "./dead-letters-panel";
 import { GenerationsPanel } from "./generations-panel";
 import { Layout } from "./layout";
 import { PlotsPanel } from "./plots-panel";
+import { Session } from "./session";
 import { StatusPanel } from "./status-panel";
 import { Tabs } from "./tabs";
+import type { Tab } from "./tabs";
 
-export const SIDE_TABS = [
+const CONTROL = "control";
+const SIDE_TABS = [
   { id: "status", name: "Status" },
-  { id: "control", name: "Control" },
+  { id: CONTROL, name: "Control" },
   { id: "generations", name: "Generations" },
   { id: "dead-letters", name: "Dead letters" },
   { id: "plots", name: "Plots" },
 ] as const;
+
+/** The tabs of the side panel. A viewer has no control form. */
+export function sideTabs(mayControl: boolean): readonly Tab[] {
+  return SIDE_TABS.filter(({ id }) => mayControl || id !== CONTROL);
+}
 
 /** Everything about the tables that is not in them. */
 @Component({
@@ -22,16 +30,21 @@ export const SIDE_TABS = [
   changeDetection: ChangeDetectionStrategy.OnPush,
   template: `
     @if (!layout.isNarrow()) {
-      <lt-tabs label="About the tables" [tabs]="tabs" [(chosen)]="layout.sideTab" />
+      <lt-tabs
+        label="About the tables"
+        [tabs]="tabs()"
+        [chosen]="chosen()"
+        (chosenChange)="layout.sideTab.set($event)"
+      />
     }
     <div
       class="content"
       role="tabpanel"
       tabindex="0"
-      [id]="'tabpanel-' + layout.sideTab()"
-      [attr.aria-labelledby]="'tab-' + layout.sideTab()"
+      [id]="'tabpanel-' + chosen()"
+      [attr.aria-labelledby]="'tab-' + chosen()"
     >
-      @switch (layout.sideTab()) {
+      @switch (chosen()) {
         @case ("control") {
           <lt-control-form />
         }
@@ -72,5 +85,11 @@ export const SIDE_TABS = [
 })
 export class SidePanel {
   protected readonly layout = inject(Layout);
-  protected readonly tabs = SIDE_TABS;
+  readonly #session = inject(Session);
+  protected readonly tabs = computed(() => sideTabs(this.#session.mayControl()));
+  /** The tab that was chosen last, if it is there. */
+  protected readonly chosen = computed(() => {
+    const tab = this.layout.sideTab();
+    return this.tabs().some(({ id }) => id === tab) ? tab : "status";
+  });
 }

@@ -5,6 +5,7 @@ export const WELCOME: Welcome = {
   type: "hello",
   protocol: 1,
   server: "0.1.0",
+  role: "operator",
   time: "1970-01-01T00:16:40.000Z", // when the clock of FakeSurroundings starts
   tables: ["users_ui"],
   heartbeat_seconds: 10,

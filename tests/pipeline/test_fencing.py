@@ -1,0 +1,161 @@
+"""Two pipelines on one server: one holds it, the other waits, and one that was passed over writes nothing more."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from livetables.change import Batch, TableChanges
+from livetables.errors import RequestError
+from livetables.pipeline.flight_sink import FencedError, FlightSink, HeldError
+from livetables.server.holding import SILENT_SECONDS, Holding
+from livetables.wire import Holder, Receipt
+from tests.support.second_pipeline import SHAPE
+from tests.support.server import TOKEN, ServerProcess
+
+SECONDS = SILENT_SECONDS + 30
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with ServerProcess(tmp_path_factory.mktemp("server")) as server:
+        yield server
+
+
+class Pipeline:
+    """`tests.support.second_pipeline`, in a process of its own."""
+
+    def __init__(self, server: ServerProcess, generation: str) -> None:
+        command = [sys.executable, "-m", "tests.support.second_pipeline", server.flight, TOKEN, generation]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+    def until(self, event: str) -> dict[str, Any]:
+        """The next line of an event; others on the way are passed over."""
+        assert self.process.stdout
+        for line in self.process.stdout:
+            told: dict[str, Any] = json.loads(line)
+            if told["event"] == event:
+                return told
+        raise AssertionError(f"it ended without {event}")
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait(30)
+        assert self.process.stdout
+        self.process.stdout.close()
+
+
+def test_the_second_waits_and_says_who_holds_the_server_until_that_has_gone(server: ServerProcess) -> None:
+    with closing(Pipeline(server, "a1")) as first:
+        first.until("put")
+        with closing(Pipeline(server, "a2")) as second:
+            problem = second.until("held")["problem"]
+            assert f"process {first.process.pid} on {socket.gethostname()}, since 20" in problem
+            first.process.kill()
+            first.process.wait(30)
+            assert second.until("started")["number"]
+            assert second.until("put")["batch"] == 0
+
+
+def test_an_old_one_that_wakes_up_writes_nothing_and_is_told_who_holds_the_server(server: ServerProcess) -> None:
+    with closing(Pipeline(server, "b1")) as old:
+        old.until("put")
+        old.process.send_signal(signal.SIGSTOP)
+        with closing(Pipeline(server, "b2")) as new:
+            assert new.until("held")
+            number = new.until("started")["number"]
+            new.until("put")
+            before = server.rows("people", "sort=id")
+            old.process.send_signal(signal.SIGCONT)
+            ended = old.until("ended")
+            assert ended["kind"] == "FencedError"
+            assert f"belongs to pipeline {number} now: process {new.process.pid} on" in ended["problem"]
+            while new.until("put")["batch"] < len(before):
+                pass
+            ids = [row["id"] for row in server.rows("people", "sort=id")]
+            assert ids == list(range(len(ids)))
+            assert len(ids) > len(before)
+
+
+CALLS: dict[str, Callable[[FlightSink], object]] = {
+    "begin": lambda sink: sink.begin("g", [SHAPE]),
+    "put": lambda sink: sink.put(
+        Batch("g", 0, (TableChanges("people", SHAPE.schema.empty_table(), SHAPE.key_schema.empty_table()),))
+    ),
+    "publish": lambda sink: sink.publish("g"),
+    "drop": lambda sink: sink.drop("g"),
+    "report": lambda sink: sink.report("g", []),
+    "control_requests": lambda sink: sink.control_requests(0),
+    "control_settled": lambda sink: sink.control_settled(1, Receipt("control", 0, 0)),
+    "control not published": lambda sink: sink.control_settled(1, RequestError("unavailable", "no", "later")),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("number", [1, None], ids=["an older number", "no number"])
+def test_every_call_of_another_pipeline_is_refused(tmp_path: Path, call: str, number: int | None) -> None:
+    with ServerProcess(tmp_path) as server:
+        sinks = [FlightSink(server.flight, TOKEN, number=each) for each in (number, 2)]
+        with closing(sinks[0]) as old, closing(sinks[1]) as new:
+            new.begin("g", [SHAPE])
+            with pytest.raises(FencedError, match="belongs to pipeline 2 now: process"):
+                CALLS[call](old)
+
+
+def test_a_process_that_starts_its_pipeline_again_takes_over_from_itself(server: ServerProcess) -> None:
+    with closing(server.sink()) as one, closing(server.sink()) as other:
+        while True:
+            try:
+                first = one.start_pipeline()
+                break
+            except HeldError:
+                pass
+        assert other.start_pipeline() == first + 1
+        with pytest.raises(FencedError):
+            one.drop("none")
+
+
+# Who holds a server, without one
+
+
+ME = Holder("here", 1, "machine", "2026-01-31T12:00:00+00:00")
+OTHER = Holder("there", 1, "container", "2026-01-31T12:00:00+00:00")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "newcomer", "replaces", "is_free"),
+    [
+        (0.0, OTHER, None, False),
+        (SILENT_SECONDS, OTHER, None, False),
+        (SILENT_SECONDS + 0.1, OTHER, None, True),
+        (0.0, ME, None, True),  # itself
+        (0.0, OTHER, ME.process, True),  # known to be dead
+        (0.0, OTHER, "container/1", False),
+        (0.0, None, None, True),  # tools
+    ],
+)
+def test_a_server_is_free_when_its_pipeline_was_not_heard_for_a_while(
+    seconds: float, newcomer: Holder | None, replaces: str | None, is_free: bool
+) -> None:
+    now = 1000.0
+    holding = Holding(lambda: now)
+    assert holding.is_free_for(newcomer, None)
+    holding.taken_by(ME)
+    now += seconds
+    assert holding.is_free_for(newcomer, replaces) == is_free
+
+
+def test_a_server_that_was_started_again_learns_who_holds_it_from_the_next_call() -> None:
+    holding = Holding(lambda: 0.0)
+    holding.heard(ME)
+    assert holding.holder == ME
+    assert not holding.is_free_for(OTHER, None)

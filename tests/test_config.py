@@ -113,8 +113,8 @@ def test_a_table_is_published_with_ui_after_its_name(tmp_path: Path) -> None:
     assert load(tmp_path, TWO_TABLES).spec.table("a").publish == "a_ui"
 
 
-@pytest.mark.parametrize(("given", "join"), [("join", "inner"), ("left_outer", "left"), ("aj", "asof")])
-def test_join_aliases_are_normalised(tmp_path: Path, given: str, join: str) -> None:
+@pytest.mark.parametrize(("given", "join"), [("join", "inner"), ("LEFT OUTER", "left"), ("aj", "asof")])
+def test_a_join_is_known_by_the_beginning_of_its_name(tmp_path: Path, given: str, join: str) -> None:
     assert load(tmp_path, f'[views.final_ui]\njoin = "{given}"').spec.views[0].join == join
 
 
@@ -335,7 +335,66 @@ def test_a_table_may_have_the_default_control_topic_if_control_has_another(tmp_p
     assert (config.spec.table("users").topic, config.control.topic) == ("control", "other")
 
 
+CONTROL_CLUSTER = """
+    [kafka]
+    bootstrap.servers = "data:9092"
+    sasl.jaas.config = "of the tables"
+    [control.kafka]
+    bootstrap.servers = "control:9092"
+    sasl.jaas.config = "required password=hush;"
+"""
+
+
+def test_the_control_topic_may_be_on_another_cluster(tmp_path: Path) -> None:
+    config = load(tmp_path, CONTROL_CLUSTER)
+    assert config.control.kafka
+    assert config.control.kafka.client_properties() == {
+        "bootstrap.servers": "control:9092",
+        "sasl.jaas.config": "required password=hush;",
+    }
+    assert config.kafka.bootstrap_servers == "data:9092"
+
+
+def test_secrets_of_the_control_cluster_are_never_shown(tmp_path: Path) -> None:
+    config = load(tmp_path, CONTROL_CLUSTER)
+    assert "hush" not in f"{config!r} {describe(config)}"
+    assert '"sasl.jaas.config" = "<redacted>"' in describe(config)
+
+
+def test_the_environment_sets_properties_of_the_control_cluster(tmp_path: Path) -> None:
+    (tmp_path / "client.properties").write_text("client.id=${env:NAME}\n")
+    environ = {
+        "LIVETABLES_CONTROL_KAFKA_BOOTSTRAP_SERVERS": "other:9092",
+        "LIVETABLES_CONTROL_KAFKA_PROPERTIES_FILE": "client.properties",
+        "NAME": "me",
+    }
+    kafka = load(tmp_path, CONTROL_CLUSTER, **environ).control.kafka
+    assert kafka
+    properties = kafka.client_properties()
+    assert (properties["bootstrap.servers"], properties["client.id"]) == ("other:9092", "me")
+
+
+def test_on_another_cluster_the_control_topic_may_be_called_like_a_tables_topic(tmp_path: Path) -> None:
+    config = load(tmp_path, CONTROL_CLUSTER + '[tables.users]\ntopic = "control"')
+    assert config.spec.table("users").topic == config.control.topic
+
+
 # Generations
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"), [("true", True), ("false", 0), ("2", 2)], ids=["all of them", "none", "a number"]
+)
+def test_old_generations_can_be_kept(tmp_path: Path, given: str, kept: int | bool) -> None:
+    by_file = load(tmp_path, f'[generations]\nkeep_generations = {given}\nretire_after_seconds = "never"').generations
+    by_environment = load(
+        tmp_path,
+        "",
+        LIVETABLES_GENERATIONS_KEEP_GENERATIONS=given,
+        LIVETABLES_GENERATIONS_RETIRE_AFTER_SECONDS="never",
+    ).generations
+    assert by_file == by_environment
+    assert (by_file.keep_generations is kept, by_file.retire_after_seconds) == (True, "never")
 
 
 def test_the_generations_have_defaults() -> None:
@@ -597,10 +656,25 @@ ERRORS = {
         "views.final_ui.key: unknown key",
         "use one of join, left, right",
     ),
+    "a control cluster without an address": (
+        '[control.kafka]\nclient.id = "me"',
+        "control.kafka.bootstrap.servers: is missing",
+        "name the cluster that has the control topic",
+    ),
+    "a control cluster that is no section": (
+        '[control]\nkafka = "host:9092"',
+        'control.kafka: must be a section, not "host:9092"',
+        "write it as [control.kafka]",
+    ),
+    "an unknown key of the control cluster": (
+        '[control.kafka]\nbootstrap.servers = "a:1"\nbootstrap_servers = "host:9092"',
+        "control.kafka.bootstrap_servers: unknown key",
+        'did you mean "bootstrap.servers"',
+    ),
     "unknown join": (
         '[views.final_ui]\njoin = "outer"',
         'views.final_ui.join: unknown join "outer"',
-        "use one of inner, join, left, left_outer, natural, asof, aj",
+        "use a name that begins with inner, join, left, natural, asof, aj",
     ),
     "lookback of another join": (
         "[views.final_ui]\nlookback_seconds = 5",
@@ -791,13 +865,13 @@ ERRORS = {
     ),
     "fraction of a generation": (
         "[generations]\nkeep_generations = 1.5",
-        "generations.keep_generations: must be a whole number from 0 on, not 1.5",
-        "write keep_generations = 0 or more",
+        "generations.keep_generations: must be a whole number from 0 on, or true for all, not 1.5",
+        "write keep_generations = true, or a number",
     ),
     "retired after no time": (
         "[generations]\nretire_after_seconds = 0",
-        "generations.retire_after_seconds: must be a whole number from 1 on, not 0",
-        "write retire_after_seconds = 1 or more",
+        'generations.retire_after_seconds: must be a whole number from 1 on, or "never", not 0',
+        'write retire_after_seconds = 900, or "never"',
     ),
     "switched after no time": (
         "[generations]\nswitch_after_seconds = 0",
@@ -1009,11 +1083,13 @@ def test_a_description_loads_again_as_the_same_configuration(tmp_path: Path) -> 
         origins = ["https://a.example"]
         [control]
         topic = "team.control"
+        [control.kafka]
+        bootstrap.servers = "other:9092"
         [generations]
         linger_seconds = 0
         max_lingering = 1
-        keep_generations = 3
-        retire_after_seconds = 60
+        keep_generations = true
+        retire_after_seconds = "never"
         switch_after_seconds = 5
     """
     config = load(tmp_path, toml)

@@ -12,7 +12,7 @@ from livetables.spec import (
     COLUMN_TYPES,
     CONTROL_TABLES,
     DEAD_LETTERS,
-    JOIN_ALIASES,
+    JOIN_CURE,
     NAME_PATTERN,
     TOPIC_CURE,
     Column,
@@ -21,6 +21,7 @@ from livetables.spec import (
     Table,
     View,
     is_topic_name,
+    join_called,
     joined_column_names,
 )
 
@@ -169,9 +170,9 @@ def _start(section: Section, default: Start) -> Start:
 def _view(name: str, section: Section) -> View:
     section.only(VIEW_KEYS)
     join_name = section.text("join")
-    if join_name and join_name not in JOIN_ALIASES:
-        section.add("join", f"unknown join {quoted(join_name)}", f"use one of {', '.join(JOIN_ALIASES)}")
-    join = JOIN_ALIASES.get(join_name, "left")
+    join = join_called(join_name) or "left"
+    if join_name and join_called(join_name) is None:
+        section.add("join", f"unknown join {quoted(join_name)}", JOIN_CURE)
     lookback_seconds = section.count("lookback_seconds", None)
     if lookback_seconds is not None and join != "asof":
         section.add("lookback_seconds", f"a {join} join has none", 'remove it, or use join = "asof"')

@@ -24,15 +24,18 @@ JoinType = Literal["inner", "left", "natural", "asof"]
 Start = Literal["earliest", "latest"] | datetime
 
 COLUMN_TYPES: tuple[ColumnType, ...] = get_args(ColumnType)
-JOIN_ALIASES: dict[str, JoinType] = {
+# What the name of a join begins with, see `join_called`.
+JOIN_BEGINNINGS: dict[str, JoinType] = {
     "inner": "inner",
     "join": "inner",
     "left": "left",
-    "left_outer": "left",
     "natural": "natural",
     "asof": "asof",
     "aj": "asof",
 }
+JOIN_TYPES: tuple[JoinType, ...] = get_args(JoinType)
+OTHER_JOINS = ("leftanti", "leftsemi")  # begin like one of ours and mean something else
+JOIN_CURE = f"use a name that begins with {', '.join(JOIN_BEGINNINGS)}"
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,17 @@ class GenerationSpec:
 
     def table(self, name: str) -> Table:
         return next(table for table in self.tables if table.name == name)
+
+
+def join_called(name: str) -> JoinType | None:
+    """The join that a name means, by its beginning: case, blanks, `_` and `-` do not count. None for no join of ours.
+
+    `left_join`, `LEFT OUTER` and `Left-Outer-Join` are all `left`; `right_outer` is none.
+    """
+    plain = re.sub(r"[\s_-]+", "", name).lower()
+    if plain.startswith(OTHER_JOINS):
+        return None
+    return next((join for beginning, join in JOIN_BEGINNINGS.items() if plain.startswith(beginning)), None)
 
 
 def is_topic_name(name: str) -> bool:

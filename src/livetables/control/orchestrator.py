@@ -47,7 +47,10 @@ class Orchestrator:
         self._topics = topics
         self._inbox = inbox
         self._tables = StatusTables(sink, self._spec)
-        self._decisions = Decisions(Resolver(self._spec, ground.config.control.topic), self._tables)
+        control = ground.config.control
+        # On another cluster, a topic of that name is like any other.
+        self._control_topic = control.topic if control.kafka is None else None
+        self._decisions = Decisions(Resolver(self._spec, self._control_topic), self._tables)
         self._running = Running()
         self._supervision = Supervision(self._running, topics, sink)
         ui = ground.spark.sparkContext.uiWebUrl
@@ -200,7 +203,7 @@ class Orchestrator:
             return
         self._list_due = time.monotonic() + LIST_SECONDS
         try:
-            names = set(self._topics.names()[:TOPICS_MAX]) - {self._ground.config.control.topic}
+            names = set(self._topics.names()[:TOPICS_MAX]) - {self._control_topic}
         except TopicError:  # the other steps tell if Kafka is away
             return
         for name in sorted(names):

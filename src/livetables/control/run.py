@@ -60,7 +60,9 @@ def run_on(
     with (
         closing(sink),
         KafkaTopics(spark, properties, LOOK_SECONDS_MAX) as topics,
-        ControlTopic(spark, properties, config.control.topic) as control_topic,
+        ControlTopic(spark, (config.control.kafka or config.kafka).client_properties(), config.control.topic) as (
+            control_topic
+        ),
     ):
         inbox = Inbox(control_topic)
         doorman = Doorman(control_topic, ground.sink())

@@ -7,6 +7,7 @@ import socket
 import ssl
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from livetables.doctor.check import Facts, Finding
 from livetables.errors import TopicError
@@ -28,15 +29,20 @@ def broker(facts: Facts) -> Sequence[Finding]:
     servers = _bootstrap_servers(facts)
     if servers is None:
         return [Finding("broker", "skipped", "none is configured: `livetables up` starts one and makes the topics")]
+    return [reached("broker", servers, "kafka")]
+
+
+def reached(name: str, servers: str, section: str) -> Finding:
+    """Whether anybody listens at the bootstrap servers of a section of the configuration."""
     refusals = {address: _refusal(address) for address in servers.split(",")}
     silent = [f"{address} ({why})" for address, why in refusals.items() if why]
     if len(silent) == len(refusals):
-        cure = "check kafka.bootstrap.servers, that the broker runs, and that no firewall is between"
-        return [Finding("broker", "broken", f"cannot be reached: {', '.join(silent)}", cure)]
+        cure = f"check {section}.bootstrap.servers, that the broker runs, and that no firewall is between"
+        return Finding(name, "broken", f"cannot be reached: {', '.join(silent)}", cure)
     if silent:
-        cure = "start them, or take them out of kafka.bootstrap.servers"
-        return [Finding("broker", "warning", f"{servers} answers but for {', '.join(silent)}", cure)]
-    return [Finding("broker", "ok", f"{servers} takes connections")]
+        cure = f"start them, or take them out of {section}.bootstrap.servers"
+        return Finding(name, "warning", f"{servers} answers but for {', '.join(silent)}", cure)
+    return Finding(name, "ok", f"{servers} takes connections")
 
 
 def login(facts: Facts) -> Sequence[Finding]:
@@ -72,8 +78,32 @@ def topics(facts: Facts) -> Sequence[Finding]:
 
 
 def control(facts: Facts) -> Sequence[Finding]:
-    """The control topic: there or to be made, to be written, and kept for ever."""
-    topic, kafka = facts.sound_config.control.topic, facts.inspection
+    """The control topic on the cluster of the tables; `control_cluster` looks at one that is elsewhere."""
+    config = facts.sound_config.control
+    return [] if config.kafka else _control_topic(config.topic, facts.inspection)
+
+
+def control_cluster(facts: Facts) -> Sequence[Finding]:
+    """The cluster of [control.kafka], if there is one: its network, the login there, and the control topic."""
+    config = facts.sound_config
+    if config.control.kafka is None:
+        return []
+    properties = config.control.kafka.client_properties()
+    network = reached("control broker", properties["bootstrap.servers"], "control.kafka")
+    if network.state == "broken":
+        return [network]
+    if facts.gateway is None:
+        facts.gateway = facts.at_the_end.enter_context(started_gateway(config.pipeline.spark))
+    kafka = Inspection(facts.gateway, properties)
+    facts.at_the_end.callback(kafka.close)
+    found = replace(logged_in(kafka, properties), name="control login")
+    if found.state == "broken":
+        return [network, found]
+    return [network, found, *_control_topic(config.control.topic, kafka)]
+
+
+def _control_topic(topic: str, kafka: Inspection) -> Sequence[Finding]:
+    """Whether it is there or can be made, can be written, and keeps its messages for ever."""
     seen = kafka.look([topic], _deadline())[topic]
     name = "control topic"
     if isinstance(seen, MissingTopicError):

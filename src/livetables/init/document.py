@@ -54,7 +54,8 @@ NOTES: Mapping[str, str] = {
     "control.topic": "control messages are read here; it is made if it is not there",
     "generations.linger_seconds": "how long the tables before a switch stay, for a rollback",
     "generations.max_lingering": "with more, the oldest goes at once",
-    "generations.keep_generations": "if any, so many old ones stay for retire_after_seconds",
+    "generations.keep_generations": "if any, so many old ones stay for retire_after_seconds; true for all",
+    "generations.retire_after_seconds": 'or "never"',
     "generations.switch_after_seconds": "while nothing is live, a generation is shown by then, caught up or not",
 }
 SHOWN_AS: Mapping[str, object] = {
@@ -63,7 +64,7 @@ SHOWN_AS: Mapping[str, object] = {
     "server.tls_key": "key.pem",
 }
 # Set by `livetables up`, or for measuring only.
-NOT_SHOWN = ("pipeline.server", "pipeline.spark", "pipeline.shuffle_partitions")
+NOT_SHOWN = ("pipeline.server", "pipeline.spark", "pipeline.shuffle_partitions", "control.kafka")
 
 
 @dataclass(frozen=True)

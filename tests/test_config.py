@@ -24,14 +24,25 @@ from livetables.config import (
     tokens_in,
 )
 from livetables.errors import ConfigError
-from livetables.spec import Column, GenerationSpec, Table, View, joined_column_names
+from livetables.spec import Column, GenerationSpec, Table, View, joined_column_names, view_columns
 
 USER_COLUMNS = (Column("userId", "string"), Column("name", "string"), Column("email", "string"), Column("age", "int64"))
 ACCOUNT_COLUMNS = (Column("userId", "string"), Column("accountType", "string"), Column("balance", "double"))
 USERS = Table("users", "user", USER_COLUMNS, "users_ui", ("user",))
 ACCOUNTS = Table("accounts", "account", ACCOUNT_COLUMNS, "accounts_ui", ("account",))
 FINAL_UI = View("final_ui", "left", "users", "accounts", "userId")
-USER_ACCOUNT = View("user_account", "asof", "users", "accounts", "userId")
+USER_ACCOUNT = View(
+    "user_account",
+    "asof",
+    "users",
+    "accounts",
+    "userId",
+    columns=(
+        *((name, name) for name in ("userId", "accountType", "balance")),
+        ("ts", "accounts_ts"),
+        *((name, name) for name in ("name", "email", "age")),
+    ),
+)
 
 TWO_TABLES = """
 presets = []
@@ -116,6 +127,25 @@ def test_a_table_is_published_with_ui_after_its_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("given", "join"), [("join", "inner"), ("LEFT OUTER", "left"), ("aj", "asof")])
 def test_a_join_is_known_by_the_beginning_of_its_name(tmp_path: Path, given: str, join: str) -> None:
     assert load(tmp_path, f'[views.final_ui]\njoin = "{given}"').spec.views[0].join == join
+
+
+def test_a_table_converts_values_and_has_kafkas_time_by_default(tmp_path: Path) -> None:
+    users = load(tmp_path, "").spec.table("users")
+    assert (users.strict, users.timestamp) == (False, "kafka")
+
+
+def test_a_table_may_be_strict_and_have_the_time_of_arrival(tmp_path: Path) -> None:
+    environ = {"LIVETABLES_TABLES_ACCOUNTS_STRICT": "true", "LIVETABLES_TABLES_ACCOUNTS_TIMESTAMP": "arrival"}
+    spec = load(tmp_path, '[tables.users]\nstrict = true\ntimestamp = "arrival"', **environ).spec
+    assert [(table.strict, table.timestamp) for table in spec.tables] == [(True, "arrival")] * 2
+
+
+def test_a_view_may_choose_and_name_its_columns(tmp_path: Path) -> None:
+    toml = '[views.final_ui.columns]\npaid = "balance"\nwho = "userId"'
+    (view,) = load(tmp_path, toml).spec.views
+    assert view.columns == (("paid", "balance"), ("who", "userId"))
+    names = [column.name for column in view_columns(view, USERS, ACCOUNTS)]
+    assert names == ["_left_id", "_right_id", "paid", "who", "_users_ts", "_accounts_ts"]
 
 
 def test_asof_takes_a_lookback(tmp_path: Path) -> None:
@@ -671,6 +701,36 @@ ERRORS = {
         "control.kafka.bootstrap_servers: unknown key",
         'did you mean "bootstrap.servers"',
     ),
+    "a switch that is none": (
+        '[tables.users]\nstrict = "yes"',
+        'tables.users.strict: must be true or false, not "yes"',
+        "write strict = true",
+    ),
+    "unknown timestamp": (
+        '[tables.users]\ntimestamp = "now"',
+        'tables.users.timestamp: unknown timestamp "now"',
+        "use one of kafka, arrival",
+    ),
+    "a view with a column that there is not": (
+        '[views.final_ui.columns]\npaid = "balanse"',
+        'views.final_ui.columns.paid: there is no joined column "balanse"',
+        'did you mean "balance"?',
+    ),
+    "a view without columns": (
+        "[views.final_ui]\ncolumns = {}",
+        "views.final_ui.columns: a view needs at least one column",
+        "leave columns out to have all",
+    ),
+    "a view with a reserved column": (
+        '[views.final_ui.columns]\n_x = "balance"',
+        "views.final_ui.columns._x: the name is reserved",
+        "do not begin",
+    ),
+    "a view with an internal column": (
+        '[views.final_ui.columns]\nx = "_left_id"',
+        'views.final_ui.columns.x: there is no joined column "_left_id"',
+        "use one of userId, name",
+    ),
     "unknown join": (
         '[views.final_ui]\njoin = "outer"',
         'views.final_ui.join: unknown join "outer"',
@@ -1070,6 +1130,8 @@ def test_a_description_loads_again_as_the_same_configuration(tmp_path: Path) -> 
         retries = 3
         [tables.users]
         start = 2024-05-31T12:00:00+02:00
+        strict = true
+        timestamp = "arrival"
         [views.user_account]
         lookback_seconds = 60
         aliases = ["both", "joined"]

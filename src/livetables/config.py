@@ -235,7 +235,10 @@ def describe(config: Config) -> str:
         lines += _toml_section(f"tables.{table.name}", keys)
         lines += _toml_section(f"tables.{table.name}.columns", columns)
     for view in config.spec.views:
-        lines += _toml_section(f"views.{view.name}", {key: getattr(view, key) for key in VIEW_KEYS})
+        keys = {key: getattr(view, key) for key in VIEW_KEYS if key != "columns"}
+        lines += _toml_section(f"views.{view.name}", keys)
+        if view.columns is not None:
+            lines += _toml_section(f"views.{view.name}.columns", dict(view.columns))
     lines += _toml_section("pipeline", {key: getattr(config.pipeline, key) for key in PIPELINE_KEYS})
     lines += _toml_section("pipeline.spark", config.pipeline.spark)
     lines += _toml_section("server", {key: getattr(config.server, key) for key in SERVER_KEYS})

@@ -128,6 +128,14 @@ class Section:
         self.add(name, problem, f"write {name} = {at_least} or more")
         return default
 
+    def switch(self, name: str, default: bool) -> bool:
+        """True or false."""
+        value = self.raw.get(name, default)
+        if isinstance(value, bool):
+            return value
+        self.add(name, f"must be true or false, not {quoted(value)}", f"write {name} = true, or false")
+        return default
+
     def port(self, name: str, default: int) -> int:
         """A TCP port; 0 stands for any free one."""
         value = self.raw.get(name, default)

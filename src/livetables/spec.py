@@ -7,7 +7,7 @@ A record's `_id` packs its partition and offset into one int64, so that ids of a
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal, get_args
 
@@ -22,8 +22,11 @@ OFFSET_BITS = 44  # 17 trillion records a partition, half a million partitions
 ColumnType = Literal["string", "int64", "double", "bool"]
 JoinType = Literal["inner", "left", "natural", "asof"]
 Start = Literal["earliest", "latest"] | datetime
+# The timestamp of the Kafka record, as it is; or only that of the broker's arrival, which its topic has to be set to.
+Timestamp = Literal["kafka", "arrival"]
 
 COLUMN_TYPES: tuple[ColumnType, ...] = get_args(ColumnType)
+TIMESTAMPS: tuple[Timestamp, ...] = get_args(Timestamp)
 # What the name of a join begins with, see `join_called`.
 JOIN_BEGINNINGS: dict[str, JoinType] = {
     "inner": "inner",
@@ -56,6 +59,8 @@ class Table:
     publish: str
     aliases: tuple[str, ...] = ()
     start: Start = "earliest"
+    strict: bool = False  # whether a value of another JSON type is never converted
+    timestamp: Timestamp = "kafka"  # what `ts` is
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,8 @@ class View:
     on: str
     aliases: tuple[str, ...] = ()
     lookback_seconds: int | None = None  # as-of only: how much older than its row a match may be; bounds the state
+    # What it shows, in order: pairs of a name in the view and the name of a joined column. None: all, as they are.
+    columns: tuple[tuple[str, str], ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -144,5 +151,24 @@ def joined_columns(left: Table, right: Table, on: str) -> tuple[JoinedColumn, ..
 
 
 def joined_column_names(left: Table, right: Table, on: str) -> tuple[str, ...]:
-    """The names of a view's columns, in order."""
+    """The names of all columns that a view may have, in order."""
     return tuple(column.name for column in joined_columns(left, right, on))
+
+
+def view_columns(view: View, left: Table, right: Table) -> tuple[JoinedColumn, ...]:
+    """The columns of a view, in order. Where it chooses, ids and times of both records stay as internal columns."""
+    joined = joined_columns(left, right, view.on)
+    if view.columns is None:
+        return joined
+    by_name = {column.name: column for column in joined}
+    times = [by_name[time] for time in time_columns(left, right)]
+    return (
+        *(column for column in joined if column.name in ("_left_id", "_right_id")),
+        *(replace(by_name[source], name=name) for name, source in view.columns),
+        *(replace(time, name=f"_{time.name}") for time in times),
+    )
+
+
+def time_columns(left: Table, right: Table) -> tuple[str, str]:
+    """The names of the joined columns with the times of both records."""
+    return f"{left.name}_ts", f"{right.name}_ts"

@@ -96,7 +96,7 @@ def test_records_are_judged_as_the_pipeline_does(inspection: Inspection, broker:
     values: list[bytes | None] = [
         b'{"userId":"u1","age":1}',
         b'{"userId":"u2","e_mail":"a"}',
-        b'{"userId":3}',
+        b'{"userId":[3]}',
         b'{"userId":"u4","age":"x"}',
         b'{"userId":"u5"} trailing',
         None,
@@ -108,7 +108,7 @@ def test_records_are_judged_as_the_pipeline_does(inspection: Inspection, broker:
     found = judged(spark, Table("users", topic, COLUMNS, "users_ui"), inspection.sample(seen, 200, deadline))
     assert (found.rows, found.unknown, found.null_columns) == (2, {"e_mail": 1}, ("email",))
     assert found.reasons.total() == 4
-    assert found.reasons["userId: expected string, found the number"] == 1
+    assert found.reasons["userId: expected string, found the array"] == 1
     assert found.reasons["age: expected int64, found the string"] == 1
 
 

@@ -6,13 +6,16 @@ import argparse
 import os
 from functools import partial
 
-import uvloop
-
 from livetables.cli.options import add_config_option, chosen_config, keep_files_private
 from livetables.config import server_token, server_token_file, tokens_in
 from livetables.log import log_to_stderr
 from livetables.server.key import generated_token
 from livetables.server.run import Addresses, serve
+
+try:
+    from uvloop import run as run_loop
+except ModuleNotFoundError:  # Windows
+    from asyncio import run as run_loop
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,6 +37,6 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"serving {addresses.http}  Flight {addresses.flight}  (Ctrl-C stops)", flush=True)
 
     keys = partial(tokens_in, token_file) if token_file else lambda: (token,)
-    uvloop.run(serve(config.server, keys, ready))
+    run_loop(serve(config.server, keys, ready))
     print("stopped", flush=True)
     return 0

@@ -344,6 +344,9 @@ class Orchestrator:
         if names != found.keys():
             found |= self._topics.look(names - found.keys())
         problems = {name: each for name, each in found.items() if isinstance(each, TopicProblem)}
+        if not problems:
+            arrival = {wanted.topics[table.name] for table in self._spec.tables if table.timestamp == "arrival"}
+            problems = self._topics.without_arrival(arrival)
         _raise_if_passing(problems)
         if problems:
             return next(iter(problems.values())).reason

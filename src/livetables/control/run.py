@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ from livetables.control.inbox import Doorman, Inbox
 from livetables.control.orchestrator import Orchestrator
 from livetables.control.running import Ground
 from livetables.errors import SetupError, SinkError, TopicError
+from livetables.locks import locked
 from livetables.pipeline.checkpoints import Checkpoints
 from livetables.pipeline.flight_sink import NoAnswerError
 from livetables.pipeline.session import JVM_OPTIONS, start_session
@@ -133,13 +133,11 @@ def _own_directory(config: PipelineConfig) -> Iterator[Path | None]:
             "move it away, remove it if nobody needs it, or set pipeline.checkpoint_directory to another place",
         )
     with (directory / MARKER).open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        if not locked(lock):
             raise SetupError(
                 f"another pipeline runs on {config.checkpoint_directory}",
                 "stop it, or give this one its own pipeline.checkpoint_directory and server",
-            ) from None
+            )
         _clear(directory)
         yield directory
 

@@ -14,6 +14,7 @@ from livetables.errors import TopicError
 from livetables.pipeline.gateway import started_gateway
 from livetables.pipeline.inspection import Inspection, Sample
 from livetables.pipeline.kafka_clients import MissingTopicError, Topic
+from livetables.pipeline.topics import ARRIVAL_TIME, TIME_TYPE, arrival_cure
 from livetables.spec import Table
 
 CONNECT_SECONDS_MAX = 3.0
@@ -74,7 +75,9 @@ def topics(facts: Facts) -> Sequence[Finding]:
     tables = facts.sound_config.spec.tables
     seen = facts.inspection.look({table.topic for table in tables}, _deadline())
     facts.topics = {name: topic for name, topic in seen.items() if isinstance(topic, Topic)}
-    return [_topic(table, seen[table.topic]) for table in tables]
+    found = [_topic(table, seen[table.topic]) for table in tables]
+    arrival = [table for table in tables if table.timestamp == "arrival" and table.topic in facts.topics]
+    return [*found, *(_arrival(table, facts.inspection) for table in arrival)]
 
 
 def control(facts: Facts) -> Sequence[Finding]:
@@ -161,6 +164,16 @@ def _topic(table: Table, seen: Topic | TopicError) -> Finding:
     if table.start == "latest":
         return Finding(name, "ok", f"{found}; by start = latest, only new ones become rows")
     return Finding(name, "ok", found)
+
+
+def _arrival(table: Table, kafka: Inspection) -> Finding:
+    """Whether the records of a table's topic have the time at which the broker took them."""
+    name = f"arrival of {table.name}"
+    kept = kafka.settings(table.topic, [TIME_TYPE], _deadline()).get(TIME_TYPE)
+    if kept == ARRIVAL_TIME:
+        return Finding(name, "ok", f"{table.topic} has {TIME_TYPE}={kept}")
+    found = f"{table.topic} has {TIME_TYPE}={kept}: its records do not have the time of arrival"
+    return Finding(name, "broken", found, arrival_cure(table.topic))
 
 
 def _refused(error: TopicError, protocol: str, servers: str) -> Finding:

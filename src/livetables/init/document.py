@@ -129,6 +129,8 @@ def _table(proposal: Proposal) -> Iterator[str]:
     yield f"# publish = {_toml(table.publish)}  # what readers call it"
     yield "# aliases = []  # further names for it"
     yield '# start = "earliest"  # or "latest", or a time such as 2024-05-31T12:00:00Z'
+    yield "# strict = false  # true: values of another type are not converted, not even without loss"
+    yield '# timestamp = "kafka"  # or "arrival": the time at which the broker took the record (LogAppendTime)'
     seen = f"# By the last {proposal.records:,} records" if proposal.records else "# The topic has no records yet"
     yield seen + (f"; {proposal.unreadable:,} of them are no JSON object" if proposal.unreadable else "")
     yield f"{mark}[tables.{table.name}.columns]  # string, int64, double or bool"

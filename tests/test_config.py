@@ -27,14 +27,25 @@ from livetables.config import (
 )
 from livetables.errors import ConfigError
 from livetables.roles import RoleKey
-from livetables.spec import Column, GenerationSpec, Table, View, joined_column_names
+from livetables.spec import Column, GenerationSpec, Table, View, joined_column_names, view_columns
 
 USER_COLUMNS = (Column("userId", "string"), Column("name", "string"), Column("email", "string"), Column("age", "int64"))
 ACCOUNT_COLUMNS = (Column("userId", "string"), Column("accountType", "string"), Column("balance", "double"))
 USERS = Table("users", "user", USER_COLUMNS, "users_ui", ("user",))
 ACCOUNTS = Table("accounts", "account", ACCOUNT_COLUMNS, "accounts_ui", ("account",))
 FINAL_UI = View("final_ui", "left", "users", "accounts", "userId")
-USER_ACCOUNT = View("user_account", "asof", "users", "accounts", "userId")
+USER_ACCOUNT = View(
+    "user_account",
+    "asof",
+    "users",
+    "accounts",
+    "userId",
+    columns=(
+        *((name, name) for name in ("userId", "accountType", "balance")),
+        ("ts", "accounts_ts"),
+        *((name, name) for name in ("name", "email", "age")),
+    ),
+)
 
 TWO_TABLES = """
 presets = []
@@ -116,9 +127,28 @@ def test_a_table_is_published_with_ui_after_its_name(tmp_path: Path) -> None:
     assert load(tmp_path, TWO_TABLES).spec.table("a").publish == "a_ui"
 
 
-@pytest.mark.parametrize(("given", "join"), [("join", "inner"), ("left_outer", "left"), ("aj", "asof")])
-def test_join_aliases_are_normalised(tmp_path: Path, given: str, join: str) -> None:
+@pytest.mark.parametrize(("given", "join"), [("join", "inner"), ("LEFT OUTER", "left"), ("aj", "asof")])
+def test_a_join_is_known_by_the_beginning_of_its_name(tmp_path: Path, given: str, join: str) -> None:
     assert load(tmp_path, f'[views.final_ui]\njoin = "{given}"').spec.views[0].join == join
+
+
+def test_a_table_converts_values_and_has_kafkas_time_by_default(tmp_path: Path) -> None:
+    users = load(tmp_path, "").spec.table("users")
+    assert (users.strict, users.timestamp) == (False, "kafka")
+
+
+def test_a_table_may_be_strict_and_have_the_time_of_arrival(tmp_path: Path) -> None:
+    environ = {"LIVETABLES_TABLES_ACCOUNTS_STRICT": "true", "LIVETABLES_TABLES_ACCOUNTS_TIMESTAMP": "arrival"}
+    spec = load(tmp_path, '[tables.users]\nstrict = true\ntimestamp = "arrival"', **environ).spec
+    assert [(table.strict, table.timestamp) for table in spec.tables] == [(True, "arrival")] * 2
+
+
+def test_a_view_may_choose_and_name_its_columns(tmp_path: Path) -> None:
+    toml = '[views.final_ui.columns]\npaid = "balance"\nwho = "userId"'
+    (view,) = load(tmp_path, toml).spec.views
+    assert view.columns == (("paid", "balance"), ("who", "userId"))
+    names = [column.name for column in view_columns(view, USERS, ACCOUNTS)]
+    assert names == ["_left_id", "_right_id", "paid", "who", "_users_ts", "_accounts_ts"]
 
 
 def test_asof_takes_a_lookback(tmp_path: Path) -> None:
@@ -372,7 +402,66 @@ def test_a_table_may_have_the_default_control_topic_if_control_has_another(tmp_p
     assert (config.spec.table("users").topic, config.control.topic) == ("control", "other")
 
 
+CONTROL_CLUSTER = """
+    [kafka]
+    bootstrap.servers = "data:9092"
+    sasl.jaas.config = "of the tables"
+    [control.kafka]
+    bootstrap.servers = "control:9092"
+    sasl.jaas.config = "required password=hush;"
+"""
+
+
+def test_the_control_topic_may_be_on_another_cluster(tmp_path: Path) -> None:
+    config = load(tmp_path, CONTROL_CLUSTER)
+    assert config.control.kafka
+    assert config.control.kafka.client_properties() == {
+        "bootstrap.servers": "control:9092",
+        "sasl.jaas.config": "required password=hush;",
+    }
+    assert config.kafka.bootstrap_servers == "data:9092"
+
+
+def test_secrets_of_the_control_cluster_are_never_shown(tmp_path: Path) -> None:
+    config = load(tmp_path, CONTROL_CLUSTER)
+    assert "hush" not in f"{config!r} {describe(config)}"
+    assert '"sasl.jaas.config" = "<redacted>"' in describe(config)
+
+
+def test_the_environment_sets_properties_of_the_control_cluster(tmp_path: Path) -> None:
+    (tmp_path / "client.properties").write_text("client.id=${env:NAME}\n")
+    environ = {
+        "LIVETABLES_CONTROL_KAFKA_BOOTSTRAP_SERVERS": "other:9092",
+        "LIVETABLES_CONTROL_KAFKA_PROPERTIES_FILE": "client.properties",
+        "NAME": "me",
+    }
+    kafka = load(tmp_path, CONTROL_CLUSTER, **environ).control.kafka
+    assert kafka
+    properties = kafka.client_properties()
+    assert (properties["bootstrap.servers"], properties["client.id"]) == ("other:9092", "me")
+
+
+def test_on_another_cluster_the_control_topic_may_be_called_like_a_tables_topic(tmp_path: Path) -> None:
+    config = load(tmp_path, CONTROL_CLUSTER + '[tables.users]\ntopic = "control"')
+    assert config.spec.table("users").topic == config.control.topic
+
+
 # Generations
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"), [("true", True), ("false", 0), ("2", 2)], ids=["all of them", "none", "a number"]
+)
+def test_old_generations_can_be_kept(tmp_path: Path, given: str, kept: int | bool) -> None:
+    by_file = load(tmp_path, f'[generations]\nkeep_generations = {given}\nretire_after_seconds = "never"').generations
+    by_environment = load(
+        tmp_path,
+        "",
+        LIVETABLES_GENERATIONS_KEEP_GENERATIONS=given,
+        LIVETABLES_GENERATIONS_RETIRE_AFTER_SECONDS="never",
+    ).generations
+    assert by_file == by_environment
+    assert (by_file.keep_generations is kept, by_file.retire_after_seconds) == (True, "never")
 
 
 def test_the_generations_have_defaults() -> None:
@@ -634,10 +723,55 @@ ERRORS = {
         "views.final_ui.key: unknown key",
         "use one of join, left, right",
     ),
+    "a control cluster without an address": (
+        '[control.kafka]\nclient.id = "me"',
+        "control.kafka.bootstrap.servers: is missing",
+        "name the cluster that has the control topic",
+    ),
+    "a control cluster that is no section": (
+        '[control]\nkafka = "host:9092"',
+        'control.kafka: must be a section, not "host:9092"',
+        "write it as [control.kafka]",
+    ),
+    "an unknown key of the control cluster": (
+        '[control.kafka]\nbootstrap.servers = "a:1"\nbootstrap_servers = "host:9092"',
+        "control.kafka.bootstrap_servers: unknown key",
+        'did you mean "bootstrap.servers"',
+    ),
+    "a switch that is none": (
+        '[tables.users]\nstrict = "yes"',
+        'tables.users.strict: must be true or false, not "yes"',
+        "write strict = true",
+    ),
+    "unknown timestamp": (
+        '[tables.users]\ntimestamp = "now"',
+        'tables.users.timestamp: unknown timestamp "now"',
+        "use one of kafka, arrival",
+    ),
+    "a view with a column that there is not": (
+        '[views.final_ui.columns]\npaid = "balanse"',
+        'views.final_ui.columns.paid: there is no joined column "balanse"',
+        'did you mean "balance"?',
+    ),
+    "a view without columns": (
+        "[views.final_ui]\ncolumns = {}",
+        "views.final_ui.columns: a view needs at least one column",
+        "leave columns out to have all",
+    ),
+    "a view with a reserved column": (
+        '[views.final_ui.columns]\n_x = "balance"',
+        "views.final_ui.columns._x: the name is reserved",
+        "do not begin",
+    ),
+    "a view with an internal column": (
+        '[views.final_ui.columns]\nx = "_left_id"',
+        'views.final_ui.columns.x: there is no joined column "_left_id"',
+        "use one of userId, name",
+    ),
     "unknown join": (
         '[views.final_ui]\njoin = "outer"',
         'views.final_ui.join: unknown join "outer"',
-        "use one of inner, join, left, left_outer, natural, asof, aj",
+        "use a name that begins with inner, join, left, natural, asof, aj",
     ),
     "lookback of another join": (
         "[views.final_ui]\nlookback_seconds = 5",
@@ -828,13 +962,13 @@ ERRORS = {
     ),
     "fraction of a generation": (
         "[generations]\nkeep_generations = 1.5",
-        "generations.keep_generations: must be a whole number from 0 on, not 1.5",
-        "write keep_generations = 0 or more",
+        "generations.keep_generations: must be a whole number from 0 on, or true for all, not 1.5",
+        "write keep_generations = true, or a number",
     ),
     "retired after no time": (
         "[generations]\nretire_after_seconds = 0",
-        "generations.retire_after_seconds: must be a whole number from 1 on, not 0",
-        "write retire_after_seconds = 1 or more",
+        'generations.retire_after_seconds: must be a whole number from 1 on, or "never", not 0',
+        'write retire_after_seconds = 900, or "never"',
     ),
     "switched after no time": (
         "[generations]\nswitch_after_seconds = 0",
@@ -1033,6 +1167,8 @@ def test_a_description_loads_again_as_the_same_configuration(tmp_path: Path) -> 
         retries = 3
         [tables.users]
         start = 2024-05-31T12:00:00+02:00
+        strict = true
+        timestamp = "arrival"
         [views.user_account]
         lookback_seconds = 60
         aliases = ["both", "joined"]
@@ -1046,11 +1182,13 @@ def test_a_description_loads_again_as_the_same_configuration(tmp_path: Path) -> 
         origins = ["https://a.example"]
         [control]
         topic = "team.control"
+        [control.kafka]
+        bootstrap.servers = "other:9092"
         [generations]
         linger_seconds = 0
         max_lingering = 1
-        keep_generations = 3
-        retire_after_seconds = 60
+        keep_generations = true
+        retire_after_seconds = "never"
         switch_after_seconds = 5
     """
     config = load(tmp_path, toml)

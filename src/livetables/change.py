@@ -39,6 +39,7 @@ class TableShape:
     scope: str = ""
     join: JoinType | None = None  # of a view
     topic: str | None = None  # of a topic's table
+    strict: bool = False  # of a topic's table: whether its records' values are never converted
 
     @property
     def key_schema(self) -> pa.Schema:

@@ -18,7 +18,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from livetables.declarations import PRESETS, TABLE_KEYS, VIEW_KEYS, read_spec, with_presets
 from livetables.errors import ConfigError
@@ -73,9 +73,11 @@ NUMBERS = (
     *GENERATIONS_KEYS,
 )
 LISTS = ("presets", "aliases", "origins", "proxies", "topics")
-FLAGS = ("hide_raw_from_viewers",)
+SWITCHES = ("strict", "keep_generations", "hide_raw_from_viewers")  # true or false, or also a number
+NEVER = "never"
 PREFIX = "LIVETABLES_"
 KAFKA_PREFIX = "LIVETABLES_KAFKA_"
+CONTROL_KAFKA_PREFIX = "LIVETABLES_CONTROL_KAFKA_"
 NOT_SETTINGS = ("LIVETABLES_JARS", *VARIABLES.values(), "LIVETABLES_CONFIG")
 ORIGIN = re.compile(r"https?://[^\s/?#@*]+")
 FLIGHT_ADDRESS = re.compile(r"grpc(\+tls)?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):(?P<port>[1-9][0-9]{0,4})")
@@ -126,11 +128,15 @@ class ServerConfig:
 
 @dataclass(frozen=True)
 class ControlConfig:
-    """Where control messages are read, what they may name, and for whom they are."""
+    """Where control messages are read, what they may name, and for whom they are.
+
+    They are on the cluster of the tables, unless there are Kafka properties of their own.
+    """
 
     topic: str = "control"
     topics: tuple[str, ...] = ()  # patterns of the topics that control messages may name, like shop.*; none: all
     system: str | None = None  # messages that name another system are rejected
+    kafka: KafkaConfig | None = None
 
 
 @dataclass(frozen=True)
@@ -139,8 +145,9 @@ class GenerationsConfig:
 
     linger_seconds: int = 8  # 0: an old generation is retired at once
     max_lingering: int = 2  # with more, the oldest is retired at once
-    keep_generations: int = 0  # if any, so many old ones stay for retire_after_seconds and none for linger_seconds
-    retire_after_seconds: int = 900
+    # If any, so many old ones (True: all) stay for retire_after_seconds, and linger_seconds does not count.
+    keep_generations: int | Literal[True] = 0
+    retire_after_seconds: int | Literal["never"] = 900
     switch_after_seconds: int = 30  # while nothing is live, a generation is shown by then, caught up or not
 
 
@@ -181,7 +188,7 @@ def load_config(path: Path | None, environ: Mapping[str, str]) -> Config:
     kafka, default_start = read_kafka(_kafka_properties(sections["kafka"], outside), problems)
     pipeline = _pipeline(sections["pipeline"], outside.directory)
     server = _server(sections["server"], outside.directory)
-    control = _control(sections["control"])
+    control = _control(sections["control"], outside, problems)
     generations = _generations(sections["generations"])
     spec = read_spec(sections["tables"], sections["views"], default_start, problems)
     _check_control_topic(control, spec, sections["control"])
@@ -278,11 +285,16 @@ def describe(config: Config) -> str:
         lines += _toml_section(f"tables.{table.name}", keys)
         lines += _toml_section(f"tables.{table.name}.columns", columns)
     for view in config.spec.views:
-        lines += _toml_section(f"views.{view.name}", {key: getattr(view, key) for key in VIEW_KEYS})
+        keys = {key: getattr(view, key) for key in VIEW_KEYS if key != "columns"}
+        lines += _toml_section(f"views.{view.name}", keys)
+        if view.columns is not None:
+            lines += _toml_section(f"views.{view.name}.columns", dict(view.columns))
     lines += _toml_section("pipeline", {key: getattr(config.pipeline, key) for key in PIPELINE_KEYS})
     lines += _toml_section("pipeline.spark", config.pipeline.spark)
     lines += _toml_section("server", {key: getattr(config.server, key) for key in SERVER_KEYS})
     lines += _toml_section("control", {key: getattr(config.control, key) for key in CONTROL_KEYS})
+    if config.control.kafka:
+        lines += _toml_section("control.kafka", config.control.kafka.redacted())
     lines += _toml_section("generations", {key: getattr(config.generations, key) for key in GENERATIONS_KEYS})
     return "\n".join(lines) + "\n"
 
@@ -347,6 +359,13 @@ def _presets(value: object, problems: Problems) -> list[str]:
 def _override(document: dict[str, Any], overrides: Mapping[str, str], problems: Problems) -> None:
     """Set in the document what the environment gives."""
     document["kafka"] = dict(flattened(document["kafka"]))
+    control_kafka = document["control"].get("kafka", {})
+    if isinstance(control_kafka, dict):
+        control_kafka = dict(flattened(control_kafka))
+        for name in [name for name in overrides if name.startswith(CONTROL_KAFKA_PREFIX)]:
+            control_kafka[_property_name(name.removeprefix(CONTROL_KAFKA_PREFIX))] = overrides[name]
+        if control_kafka:
+            document["control"]["kafka"] = control_kafka
     settable: dict[str, tuple[dict[str, Any], str]] = {}
     for name, keys in (
         ("pipeline", PIPELINE_KEYS),
@@ -365,21 +384,24 @@ def _override(document: dict[str, Any], overrides: Mapping[str, str], problems: 
         if variable in settable:
             section, key = settable[variable]
             section[key] = _value(key, text)
-        elif variable == f"{KAFKA_PREFIX}PROPERTIES_FILE":
-            document["kafka"]["properties_file"] = text
         elif variable.startswith(KAFKA_PREFIX):
-            document["kafka"][variable.removeprefix(KAFKA_PREFIX).lower().replace("_", ".")] = text
-        elif variable not in NOT_SETTINGS:
+            document["kafka"][_property_name(variable.removeprefix(KAFKA_PREFIX))] = text
+        elif variable not in NOT_SETTINGS and not variable.startswith(CONTROL_KAFKA_PREFIX):
             known = [*settable, *NOT_SETTINGS, "LIVETABLES_PRESETS", "LIVETABLES_KAFKA_BOOTSTRAP_SERVERS"]
             problems.add(variable, "unknown setting in the environment", choice(variable, known))
 
 
+def _property_name(suffix: str) -> str:
+    """The Java name of a Kafka property that the environment gives."""
+    return "properties_file" if suffix == "PROPERTIES_FILE" else suffix.lower().replace("_", ".")
+
+
 def _value(key: str, text: str) -> object:
     """The text of an environment variable as the TOML value of that key; what does not fit is found on reading it."""
+    if key in SWITCHES and text.lower() in ("true", "false"):
+        return text.lower() == "true"
     if key in LISTS:
         return [item.strip() for item in text.split(",") if item.strip()]
-    if key in FLAGS and text.lower() in ("true", "false"):
-        return text.lower() == "true"
     return int(text) if key in NUMBERS and re.fullmatch("[0-9]{1,18}", text) else text
 
 
@@ -394,11 +416,11 @@ def _kafka_properties(section: Section, outside: _Outside) -> dict[str, str]:
     if path is None:
         return properties
     try:
-        below = parse_properties(outside.text(path, "kafka.properties_file"))
+        below = parse_properties(outside.text(path, f"{section.key}.properties_file"))
     except ValueError as error:
         section.add("properties_file", f"{quoted(path)} has {error}", "write \\uXXXX, or \\\\ for a backslash")
         return properties
-    return {**outside.resolved(below, "kafka"), **properties}
+    return {**outside.resolved(below, section.key), **properties}
 
 
 def _pipeline(section: Section, directory: Path) -> PipelineConfig:
@@ -437,7 +459,7 @@ def _server(section: Section, directory: Path) -> ServerConfig:
         tls_key=_file(section, "tls_key", directory),
         relays=section.count("relays", default.relays, 0),
         proxies=section.texts("proxies"),
-        hide_raw_from_viewers=section.flag("hide_raw_from_viewers", default.hide_raw_from_viewers),
+        hide_raw_from_viewers=section.switch("hide_raw_from_viewers", default.hide_raw_from_viewers),
     )
     for name, other in (("tls_certificate", "tls_key"), ("tls_key", "tls_certificate")):
         if getattr(server, name) and not getattr(server, other):
@@ -466,8 +488,8 @@ def _is_network(text: str) -> bool:
     return True
 
 
-def _control(section: Section) -> ControlConfig:
-    section.only(CONTROL_KEYS)
+def _control(section: Section, outside: _Outside, problems: Problems) -> ControlConfig:
+    section.only((*CONTROL_KEYS, "kafka"))
     topic = section.text("topic", ControlConfig().topic)
     if topic and not is_topic_name(topic):
         section.add("topic", f"Kafka has no topic named {quoted(topic)}", TOPIC_CURE)
@@ -479,13 +501,20 @@ def _control(section: Section) -> ControlConfig:
     system = section.text("system") if "system" in section.raw else None
     if system and not SYSTEM_NAME.fullmatch(system):
         section.add("system", f"{quoted(system)} is no name", "use 1 to 100 of A-Z a-z 0-9 . _ -")
-    return ControlConfig(topic, topics, system)
+    if "kafka" not in section.raw:
+        return ControlConfig(topic, topics, system)
+    own = section.section("kafka")
+    kafka, _ = read_kafka(_kafka_properties(own, outside), problems, own.key)
+    if kafka.bootstrap_servers is None and isinstance(section.raw["kafka"], dict):
+        cure = "name the cluster that has the control topic, or remove [control.kafka]: it is then that of the tables"
+        own.add("bootstrap.servers", "is missing", cure)
+    return ControlConfig(topic, topics, system, kafka)
 
 
 def _check_control_topic(control: ControlConfig, spec: GenerationSpec, section: Section) -> None:
     """Control messages are no rows, and rows no control messages."""
     for table in spec.tables:
-        if control.topic and table.topic == control.topic:
+        if control.topic and table.topic == control.topic and control.kafka is None:
             cure = f"give control.topic or tables.{table.name}.topic another topic"
             section.add("topic", f"{quoted(control.topic)} is also the topic of tables.{table.name}", cure)
 
@@ -496,10 +525,36 @@ def _generations(section: Section) -> GenerationsConfig:
     return GenerationsConfig(
         linger_seconds=section.count("linger_seconds", default.linger_seconds, 0),
         max_lingering=section.count("max_lingering", default.max_lingering, 0),
-        keep_generations=section.count("keep_generations", default.keep_generations, 0),
-        retire_after_seconds=section.count("retire_after_seconds", default.retire_after_seconds),
+        keep_generations=_kept(section, default.keep_generations),
+        retire_after_seconds=_retired(section, default.retire_after_seconds),
         switch_after_seconds=section.count("switch_after_seconds", default.switch_after_seconds),
     )
+
+
+def _kept(section: Section, default: int | Literal[True]) -> int | Literal[True]:
+    """How many old generations stay: a number, true for all, false for none."""
+    value = section.raw.get("keep_generations", default)
+    if value is True:
+        return True
+    if value is False:
+        return 0
+    if isinstance(value, int) and value >= 0:
+        return value
+    problem = f"must be a whole number from 0 on, or true for all, not {quoted(value)}"
+    section.add("keep_generations", problem, "write keep_generations = true, or a number")
+    return default
+
+
+def _retired(section: Section, default: int | Literal["never"]) -> int | Literal["never"]:
+    """After how many seconds a kept generation is retired: a number, or never."""
+    value = section.raw.get("retire_after_seconds", default)
+    if value == NEVER:
+        return "never"
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
+        return value
+    problem = f'must be a whole number from 1 on, or "{NEVER}", not {quoted(value)}'
+    section.add("retire_after_seconds", problem, f'write retire_after_seconds = 900, or "{NEVER}"')
+    return default
 
 
 def _file(section: Section, name: str, directory: Path) -> str | None:

@@ -12,20 +12,23 @@ from livetables.spec import (
     COLUMN_TYPES,
     CONTROL_TABLES,
     DEAD_LETTERS,
-    JOIN_ALIASES,
+    JOIN_CURE,
     NAME_PATTERN,
+    TIMESTAMPS,
     TOPIC_CURE,
     Column,
     GenerationSpec,
     Start,
     Table,
+    Timestamp,
     View,
     is_topic_name,
+    join_called,
     joined_column_names,
 )
 
-TABLE_KEYS = ("topic", "publish", "aliases", "start", "columns")
-VIEW_KEYS = ("join", "left", "right", "on", "aliases", "lookback_seconds")
+TABLE_KEYS = ("topic", "publish", "aliases", "start", "strict", "timestamp", "columns")
+VIEW_KEYS = ("join", "left", "right", "on", "aliases", "lookback_seconds", "columns")
 STATUS_TABLES = (*CONTROL_TABLES, DEAD_LETTERS)
 
 # Where two presets declare the same key, the first one here wins.
@@ -65,6 +68,15 @@ PRESETS = {
         left = "users"
         right = "accounts"
         on = "userId"
+
+        [views.user_account.columns]
+        userId = "userId"
+        accountType = "accountType"
+        balance = "balance"
+        ts = "accounts_ts"
+        name = "name"
+        email = "email"
+        age = "age"
     """,
 }
 
@@ -125,6 +137,8 @@ def _table(name: str, section: Section, default_start: Start) -> Table:
         publish=publish,
         aliases=_aliases(section),
         start=_start(section, default_start),
+        strict=section.switch("strict", False),
+        timestamp=_timestamp(section),
     )
 
 
@@ -166,12 +180,20 @@ def _start(section: Section, default: Start) -> Start:
     return default
 
 
+def _timestamp(section: Section) -> Timestamp:
+    value = section.raw.get("timestamp", "kafka")
+    known = next((each for each in TIMESTAMPS if each == value), None)
+    if known is None:
+        section.add("timestamp", f"unknown timestamp {quoted(value)}", f"use one of {', '.join(TIMESTAMPS)}")
+    return known or "kafka"
+
+
 def _view(name: str, section: Section) -> View:
     section.only(VIEW_KEYS)
     join_name = section.text("join")
-    if join_name and join_name not in JOIN_ALIASES:
-        section.add("join", f"unknown join {quoted(join_name)}", f"use one of {', '.join(JOIN_ALIASES)}")
-    join = JOIN_ALIASES.get(join_name, "left")
+    join = join_called(join_name) or "left"
+    if join_name and join_called(join_name) is None:
+        section.add("join", f"unknown join {quoted(join_name)}", JOIN_CURE)
     lookback_seconds = section.count("lookback_seconds", None)
     if lookback_seconds is not None and join != "asof":
         section.add("lookback_seconds", f"a {join} join has none", 'remove it, or use join = "asof"')
@@ -183,7 +205,21 @@ def _view(name: str, section: Section) -> View:
         on=section.text("on"),
         aliases=_aliases(section),
         lookback_seconds=lookback_seconds,
+        columns=_chosen_columns(section.section("columns")) if "columns" in section.raw else None,
     )
+
+
+def _chosen_columns(section: Section) -> tuple[tuple[str, str], ...]:
+    """The columns that a view shows; whether its tables have them is checked when all tables are known."""
+    seen: dict[str, str] = {}
+    for name in section.raw:
+        _check_name(section, name, name)
+        if name.startswith("_"):
+            section.add(name, "the name is reserved", "do not begin a column's name with _")
+        if name.lower() in seen:
+            section.add(name, f'differs from "{seen[name.lower()]}" only in case', "leave one of them out")
+        seen[name.lower()] = name
+    return tuple((name, section.text(name)) for name in section.raw)
 
 
 def _aliases(section: Section) -> tuple[str, ...]:
@@ -247,3 +283,9 @@ def _check_view(view: View, spec: GenerationSpec, section: Section) -> None:
     for name in sorted({name for name in names if names.count(name) > 1}):
         cure = f"leave the column out of tables.{left.name} or tables.{right.name}, or name the table otherwise"
         section.add("right", f'the joined columns would have "{name}" twice', cure)
+    known = [name for name in joined_column_names(left, right, view.on) if not name.startswith("_")]
+    if view.columns == ():
+        section.add("columns", "a view needs at least one column", "name some, or leave columns out to have all")
+    for name, source in view.columns or ():
+        if source not in known:
+            section.add(f"columns.{name}", f"there is no joined column {quoted(source)}", choice(source, known))

@@ -61,15 +61,17 @@ class KafkaConfig:
         return {name: REDACTED if isinstance(value, Secret) else value for name, value in self._properties.items()}
 
 
-def read_kafka(properties: Mapping[str, str], problems: Problems) -> tuple[KafkaConfig, Literal["earliest", "latest"]]:
-    """The client's properties, and where tables start that do not say it themselves: `auto.offset.reset`."""
+def read_kafka(
+    properties: Mapping[str, str], problems: Problems, key: str = "kafka"
+) -> tuple[KafkaConfig, Literal["earliest", "latest"]]:
+    """The client's properties in the section `key`, and where tables start by default: `auto.offset.reset`."""
     kept = {name: value for name, value in properties.items() if name not in REFUSED_BY_SPARK}
     if kept.get("bootstrap.servers") == "":
-        problems.add("kafka.bootstrap.servers", "is empty", "write host:port, or remove it to have a broker started")
+        problems.add(f"{key}.bootstrap.servers", "is empty", "write host:port, or remove it to have a broker started")
     reset = kept.pop("auto.offset.reset", "earliest")
     if reset not in ("earliest", "latest"):
         cure = "use earliest or latest, or set start for each table"
-        problems.add("kafka.auto.offset.reset", f"unknown start {quoted(reset)}", cure)
+        problems.add(f"{key}.auto.offset.reset", f"unknown start {quoted(reset)}", cure)
     ignored = tuple(name for name in properties if name in REFUSED_BY_SPARK)
     return KafkaConfig(kept, ignored), "latest" if reset == "latest" else "earliest"
 

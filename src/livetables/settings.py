@@ -128,7 +128,7 @@ class Section:
         self.add(name, problem, f"write {name} = {at_least} or more")
         return default
 
-    def flag(self, name: str, default: bool) -> bool:
+    def switch(self, name: str, default: bool) -> bool:
         """True or false."""
         value = self.raw.get(name, default)
         if isinstance(value, bool):

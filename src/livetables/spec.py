@@ -7,7 +7,7 @@ A record's `_id` packs its partition and offset into one int64, so that ids of a
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal, get_args
 
@@ -22,17 +22,23 @@ OFFSET_BITS = 44  # 17 trillion records a partition, half a million partitions
 ColumnType = Literal["string", "int64", "double", "bool"]
 JoinType = Literal["inner", "left", "natural", "asof"]
 Start = Literal["earliest", "latest"] | datetime
+# The timestamp of the Kafka record, as it is; or only that of the broker's arrival, which its topic has to be set to.
+Timestamp = Literal["kafka", "arrival"]
 
 COLUMN_TYPES: tuple[ColumnType, ...] = get_args(ColumnType)
-JOIN_ALIASES: dict[str, JoinType] = {
+TIMESTAMPS: tuple[Timestamp, ...] = get_args(Timestamp)
+# What the name of a join begins with, see `join_called`.
+JOIN_BEGINNINGS: dict[str, JoinType] = {
     "inner": "inner",
     "join": "inner",
     "left": "left",
-    "left_outer": "left",
     "natural": "natural",
     "asof": "asof",
     "aj": "asof",
 }
+JOIN_TYPES: tuple[JoinType, ...] = get_args(JoinType)
+OTHER_JOINS = ("leftanti", "leftsemi")  # begin like one of ours and mean something else
+JOIN_CURE = f"use a name that begins with {', '.join(JOIN_BEGINNINGS)}"
 
 
 @dataclass(frozen=True)
@@ -53,6 +59,8 @@ class Table:
     publish: str
     aliases: tuple[str, ...] = ()
     start: Start = "earliest"
+    strict: bool = False  # whether a value of another JSON type is never converted
+    timestamp: Timestamp = "kafka"  # what `ts` is
 
 
 @dataclass(frozen=True)
@@ -66,6 +74,8 @@ class View:
     on: str
     aliases: tuple[str, ...] = ()
     lookback_seconds: int | None = None  # as-of only: how much older than its row a match may be; bounds the state
+    # What it shows, in order: pairs of a name in the view and the name of a joined column. None: all, as they are.
+    columns: tuple[tuple[str, str], ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -77,6 +87,17 @@ class GenerationSpec:
 
     def table(self, name: str) -> Table:
         return next(table for table in self.tables if table.name == name)
+
+
+def join_called(name: str) -> JoinType | None:
+    """The join that a name means, by its beginning: case, blanks, `_` and `-` do not count. None for no join of ours.
+
+    `left_join`, `LEFT OUTER` and `Left-Outer-Join` are all `left`; `right_outer` is none.
+    """
+    plain = re.sub(r"[\s_-]+", "", name).lower()
+    if plain.startswith(OTHER_JOINS):
+        return None
+    return next((join for beginning, join in JOIN_BEGINNINGS.items() if plain.startswith(beginning)), None)
 
 
 def is_topic_name(name: str) -> bool:
@@ -130,5 +151,24 @@ def joined_columns(left: Table, right: Table, on: str) -> tuple[JoinedColumn, ..
 
 
 def joined_column_names(left: Table, right: Table, on: str) -> tuple[str, ...]:
-    """The names of a view's columns, in order."""
+    """The names of all columns that a view may have, in order."""
     return tuple(column.name for column in joined_columns(left, right, on))
+
+
+def view_columns(view: View, left: Table, right: Table) -> tuple[JoinedColumn, ...]:
+    """The columns of a view, in order. Where it chooses, ids and times of both records stay as internal columns."""
+    joined = joined_columns(left, right, view.on)
+    if view.columns is None:
+        return joined
+    by_name = {column.name: column for column in joined}
+    times = [by_name[time] for time in time_columns(left, right)]
+    return (
+        *(column for column in joined if column.name in ("_left_id", "_right_id")),
+        *(replace(by_name[source], name=name) for name, source in view.columns),
+        *(replace(time, name=f"_{time.name}") for time in times),
+    )
+
+
+def time_columns(left: Table, right: Table) -> tuple[str, str]:
+    """The names of the joined columns with the times of both records."""
+    return f"{left.name}_ts", f"{right.name}_ts"

@@ -271,6 +271,7 @@ def encode_shape(shape: TableShape) -> bytes:
         "scope": shape.scope,
         "join": shape.join,
         "topic": shape.topic,
+        "strict": shape.strict,
     }
     stream = _ipc(shape.schema.empty_table())
     return b"".join([_header({**header, "lengths": [len(stream)]}), stream])
@@ -289,6 +290,7 @@ def decode_shape(data: bytes | pa.Buffer) -> TableShape:
         header["scope"],
         header["join"],
         header["topic"],
+        header.get("strict", False),  # a store may have been written before there was such a thing
     )
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from livetables.cli.up import Steps
+from livetables.cli.up import Steps, with_options
 from livetables.config import load_config
 from livetables.up.system import host_told
 from tests.support import certificates
@@ -48,6 +48,34 @@ def test_a_demo_that_cannot_be_is_refused_before_anything_is_started(
     done = up(tmp_path, *arguments, **settings)
     assert done.returncode == 2
     assert told in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("presets", [["asof", "default"], ["asof,default"]])
+def test_presets_may_be_said_on_the_command_line(presets: list[str]) -> None:
+    config = load_config(None, with_options({"LIVETABLES_PRESETS": "default"}, presets, [], None))
+    assert {view.name for view in config.spec.views} == {"final_ui", "user_account"}
+
+
+def test_origins_of_the_command_line_are_beside_the_configured_ones(tmp_path: Path) -> None:
+    path = tmp_path / "livetables.toml"
+    path.write_text('[server]\norigins = ["https://a.example"]')
+    environ = with_options({}, [], ["http://localhost:4200"], path)
+    assert load_config(path, environ).server.origins == ("https://a.example", "http://localhost:4200")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--preset", "as-of"], 'unknown preset "as-of"'),
+        (["--origin", "localhost:4200"], '"localhost:4200" is not an origin'),
+    ],
+)
+def test_a_preset_or_origin_that_is_none_is_refused_before_anything_is_started(
+    tmp_path: Path, arguments: list[str], told: str
+) -> None:
+    done = up(tmp_path, *arguments)
+    assert (done.returncode, told in done.stderr) == (2, True), done.stderr
     assert list(tmp_path.iterdir()) == []
 
 

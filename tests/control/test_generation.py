@@ -67,6 +67,14 @@ def test_more_than_may_linger_go_at_once_the_oldest_first() -> None:
     assert retired(GenerationsConfig(max_lingering=0), 0) == [0]
 
 
+def test_all_generations_can_be_kept() -> None:
+    many = range(50)
+    assert retired(GenerationsConfig(keep_generations=True), *many) == []
+    assert retired(GenerationsConfig(keep_generations=True), 1, 900) == [1]
+    assert retired(GenerationsConfig(keep_generations=True, retire_after_seconds="never"), 10**9, *many) == []
+    assert retired(GenerationsConfig(keep_generations=1, retire_after_seconds="never"), 10**9, 1) == [0]
+
+
 def test_generations_that_are_kept_stay_for_longer() -> None:
     kept = GenerationsConfig(keep_generations=3)
     assert retired(kept, 1, 100, 899) == []

@@ -54,6 +54,27 @@ def test_what_is_given_changes_and_the_rest_stays(message: ControlMessage, wante
 
 
 @pytest.mark.parametrize(
+    ("name", "join"),
+    [
+        *((name, "left") for name in ("left", "LEFT", "left_join", "LEFT OUTER", "Left-Outer-Join", "leftOuter")),
+        *((name, "inner") for name in ("inner", "inner join", "INNER_JOIN", "join", "Join")),
+        *((name, "natural") for name in ("natural", "natural_join", "NATURAL JOIN", "naturalJoin")),
+        *((name, "asof") for name in ("asof", "asof_join", "as_of", "As-Of Join", "aj", "AJ", "aj_join")),
+    ],
+)
+def test_a_join_is_known_by_the_beginning_of_its_name(name: str, join: str) -> None:
+    plan = resolved(ControlMessage({"users": "u2"}, name))
+    assert isinstance(plan, Build)
+    assert plan.wanted.join == join
+
+
+def test_the_control_topic_of_another_cluster_is_no_topic_of_this_one() -> None:
+    message = ControlMessage({"users": "control"})
+    assert isinstance(Resolver(SPEC, "control").resolve(message, Standing(START)), Rejected)
+    assert isinstance(Resolver(SPEC, None).resolve(message, Standing(START)), Build)
+
+
+@pytest.mark.parametrize(
     "message",
     [
         ControlMessage(),
@@ -69,8 +90,12 @@ def test_what_is_there_already_is_unchanged(message: ControlMessage) -> None:
     ("message", "reason"),
     [
         (Unreadable("it is not JSON"), "it is not JSON"),
-        (ControlMessage(join="outer"), "there is no join 'outer'; did you mean \"left_outer\"?"),
-        (ControlMessage(join="cross" * 100), "use one of inner, join, left"),
+        (ControlMessage(join="outer"), "there is no join 'outer'; use a name that begins with inner, join, left"),
+        (ControlMessage(join="cross" * 100), "use a name that begins with inner, join, left"),
+        (ControlMessage(join="right_outer"), "there is no join 'right_outer'"),
+        (ControlMessage(join="left anti"), "there is no join 'left anti'"),
+        (ControlMessage(join="LEFT_SEMI"), "there is no join 'LEFT_SEMI'"),
+        (ControlMessage(join="_ -"), "there is no join '_ -'"),
         (ControlMessage({"users": "no/topic"}), "usersTopic is no name of a topic"),
         (ControlMessage({"users": ".."}), "usersTopic is no name of a topic"),
         (ControlMessage({"users": "x" * 250}), "usersTopic is no name of a topic"),

@@ -96,9 +96,10 @@ def test_a_table_without_a_single_row_is_broken() -> None:
     ("raw", "expected"),
     [
         (
-            b'{"userId":7,"age":"hush"}',
-            "userId: expected string, found the number; age: expected int64, found the string",
+            b'{"userId":[7],"age":"hush"}',
+            "userId: expected string, found the array; age: expected int64, found the string",
         ),
+        (b'{"age":12.5}', "age: expected int64, found the number"),
         (b'{"age":99999999999999999999}', "age: the number does not fit int64"),
         (b'["hush"]', "not a JSON object but the array"),
         (b'{"age":', "malformed JSON: Expecting value: line 1 column 8 (char 7)"),

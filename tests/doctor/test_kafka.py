@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient
@@ -18,9 +19,12 @@ from livetables.doctor import kafka
 from livetables.doctor.check import Facts
 from livetables.doctor.sampling import judged
 from livetables.doctor.service import clock
+from livetables.kafka_properties import KafkaConfig
+from livetables.pipeline.gateway import Gateway
 from livetables.pipeline.inspection import Inspection
 from livetables.spec import Column, GenerationSpec, Table
 from livetables.up.broker import Broker
+from livetables.up.ports import free_ports
 from tests.support.kafka import WAIT_SECONDS, Record, create_topic, produce, unique_topic
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -92,7 +96,7 @@ def test_records_are_judged_as_the_pipeline_does(inspection: Inspection, broker:
     values: list[bytes | None] = [
         b'{"userId":"u1","age":1}',
         b'{"userId":"u2","e_mail":"a"}',
-        b'{"userId":3}',
+        b'{"userId":[3]}',
         b'{"userId":"u4","age":"x"}',
         b'{"userId":"u5"} trailing',
         None,
@@ -104,7 +108,7 @@ def test_records_are_judged_as_the_pipeline_does(inspection: Inspection, broker:
     found = judged(spark, Table("users", topic, COLUMNS, "users_ui"), inspection.sample(seen, 200, deadline))
     assert (found.rows, found.unknown, found.null_columns) == (2, {"e_mail": 1}, ("email",))
     assert found.reasons.total() == 4
-    assert found.reasons["userId: expected string, found the number"] == 1
+    assert found.reasons["userId: expected string, found the array"] == 1
     assert found.reasons["age: expected int64, found the string"] == 1
 
 
@@ -133,6 +137,30 @@ def test_a_control_topic_must_keep_its_messages(
     found = kafka.control(facts)
     assert [each.state for each in found] == [state]
     assert told in found[0].found
+
+
+def test_the_cluster_of_the_control_topic_is_looked_at(
+    facts: Facts, broker: Broker, spark: SparkSession, tmp_path: Path
+) -> None:
+    topic = unique_topic("control")
+    create_with(broker, topic, retention_ms="60000")
+    assert facts.config
+    own = KafkaConfig({"bootstrap.servers": broker.bootstrap_servers})
+    facts.config = replace(facts.config, control=ControlConfig(topic, kafka=own))
+    facts.gateway = Gateway(spark._jvm, tmp_path)
+    assert kafka.control(facts) == []
+    found = [(each.name, each.state) for each in kafka.control_cluster(facts)]
+    assert found == [("control broker", "ok"), ("control login", "ok"), ("control topic", "warning")]
+
+
+def test_a_cluster_of_the_control_topic_that_is_away_is_broken(facts: Facts) -> None:
+    assert facts.config
+    (port,) = free_ports(1)
+    own = KafkaConfig({"bootstrap.servers": f"127.0.0.1:{port}"})
+    facts.config = replace(facts.config, control=ControlConfig("control", kafka=own))
+    (found,) = kafka.control_cluster(facts)
+    assert (found.name, found.state) == ("control broker", "broken")
+    assert "control.kafka.bootstrap.servers" in found.cure
 
 
 @pytest.mark.parametrize(

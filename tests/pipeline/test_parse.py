@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
+from livetables.dead_letter import fault
 from livetables.pipeline.parse import Parsed, parser
 from livetables.spec import Column, Table
 from tests.pipeline.test_bad_input import BROKEN, BYTES, GOOD
@@ -54,9 +56,12 @@ def test_any_value_is_a_row_where_pythons_json_makes_one_of_it(value: bytes) -> 
 
 
 def check(spark: SparkSession, table: Table, value: bytes | None) -> None:
-    found = parser(spark, table)(value)
     fields = FIELDS["users" if table is USERS else "accounts"]
-    assert (list(found.fields.values()) if found else None) == expected(value, fields)
+    for strict in (False, True):
+        judged = replace(table, strict=strict)
+        found = parser(spark, judged)(value)
+        assert (list(found.fields.values()) if found else None) == expected(value, fields, strict=strict)
+        assert (fault(value, judged) is None) == (found is not None)
     if found and value is not None:
         others = [name for name in json.loads(value) if name not in fields]
         assert list(found.unknown) == [name.encode(errors="replace").decode() for name in others]
@@ -69,7 +74,8 @@ def check(spark: SparkSession, table: Table, value: bytes | None) -> None:
         (b'{"isSet":false}', Parsed({"isSet": False}, ())),
         (b'{"isSet":null}', Parsed({"isSet": None}, ())),
         (b'{"isSet":0}', None),
-        (b'{"isSet":"true"}', None),
+        (b'{"isSet":"true"}', Parsed({"isSet": True}, ())),
+        (b'{"isSet":"True"}', None),
     ],
 )
 def test_a_flag_is_true_or_false(spark: SparkSession, value: bytes, row: Parsed | None) -> None:
@@ -78,11 +84,11 @@ def test_a_flag_is_true_or_false(spark: SparkSession, value: bytes, row: Parsed 
 
 def test_of_a_field_that_comes_twice_the_last_value_counts(spark: SparkSession) -> None:
     parse = parser(spark, USERS)
-    row = parse(b'{"name":5,"x":1,"name":"a","x":2}')
+    row = parse(b'{"name":[],"x":1,"age":"x","age":7,"name":"a","x":2}')
     assert row
-    assert (row.fields["name"], row.unknown) == ("a", ("x",))
-    assert parse(b'{"name":"a","name":5}') is None
+    assert (row.fields["name"], row.fields["age"], row.unknown) == ("a", 7, ("x",))
+    assert parse(b'{"name":"a","name":[]}') is None
 
 
-def test_a_number_in_a_column_of_text_is_a_dead_letter_whatever_is_beside_it(spark: SparkSession) -> None:
-    assert parser(spark, USERS)(b'{"name":1e999,"email":"\\ud800"}') is None
+def test_in_a_strict_table_a_number_in_a_column_of_text_is_a_dead_letter(spark: SparkSession) -> None:
+    assert parser(spark, replace(USERS, strict=True))(b'{"name":1e999,"email":"\\ud800"}') is None

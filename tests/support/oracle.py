@@ -6,9 +6,11 @@ Nothing here uses the product's own code but the names of its columns.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal, InvalidOperation
 from typing import Any, Literal
 
 import duckdb
@@ -99,33 +101,63 @@ def time_of(timestamp_ms: int) -> datetime:
     return min(max(time, TIME_FIRST), TIME_LAST)
 
 
-def parse(value: bytes | None, fields: dict[str, type]) -> list[Any] | None:
+def parse(value: bytes | None, fields: dict[str, type], *, strict: bool = False) -> list[Any] | None:
     """The values of a record's fields, or None for a dead letter."""
     if value is None:
         return None
     try:
-        record = json.loads(value.decode("utf-8"), parse_constant=_refuse)
+        record = json.loads(value.decode("utf-8"), parse_constant=_refuse, parse_int=Written, parse_float=Written)
     except (ValueError, RecursionError):
         return None
     if not isinstance(record, dict):
         return None
     values: list[Any] = []
     for name, kind in fields.items():
-        found: Any = record.get(name)
-        if found is None:
-            values.append(None)
-        elif kind is float and type(found) in (int, float):
-            if abs(found) > 1.7976931348623157e308:
-                return None
-            values.append(float(found))
-        elif kind is str and type(found) is str:
-            # JSON can write half of a surrogate pair, which no text has: it becomes a question mark.
-            values.append(found.encode("utf-8", errors="replace").decode("utf-8"))
-        elif type(found) is kind and (not isinstance(found, int) or -(2**63) <= found < 2**63):
-            values.append(found)
-        else:
+        found = converted(record.get(name), kind, strict=strict)
+        if found is None and record.get(name) is not None:
             return None
+        values.append(found)
     return values
+
+
+@dataclass(frozen=True)
+class Written:
+    """A number as a record has it."""
+
+    text: str
+
+
+def converted(value: Any, kind: type, *, strict: bool) -> Any:
+    """What a value of a record is in a column, by docs/CONFIGURATION.md; None for a dead letter, and for null."""
+    if isinstance(value, str) and kind is not str:
+        # "Text converts where it would be JSON of that type without its quotes."
+        if strict or not re.fullmatch(r"true|false|-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?", value, re.ASCII):
+            return None
+        value = {"true": True, "false": False}.get(value, Written(value))
+    if kind is bool:
+        return value if isinstance(value, bool) else None
+    if kind is str and isinstance(value, str):
+        # JSON can write half of a surrogate pair, which no text has: it becomes a question mark.
+        return value.encode("utf-8", errors="replace").decode("utf-8")
+    if kind is str and isinstance(value, bool) and not strict:
+        return "true" if value else "false"
+    if not isinstance(value, Written):
+        return None
+    if kind is str:
+        return None if strict else value.text
+    if kind is float:
+        return float(value.text) if abs(float(value.text)) <= 1.7976931348623157e308 else None
+    return None if strict and set(value.text) & set(".eE") else _whole(value.text)
+
+
+def _whole(text: str) -> int | None:
+    """The whole number that is written so, if it is one from -2^63 to 2^63 - 1."""
+    try:
+        number = Decimal(text)
+    except InvalidOperation:  # an exponent of more digits than Decimal takes
+        return 0 if not set(re.split("[eE]", text)[0]) & set("123456789") else None
+    fits = -(2**63) <= number < 2**63 and number == number.to_integral_value()
+    return int(number) if fits else None
 
 
 def _refuse(constant: str) -> None:

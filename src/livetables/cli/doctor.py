@@ -58,6 +58,13 @@ CHECKS = (
     Check("topics", kafka.topics, "looking at the topics", needs=("login",), seconds_max=60),
     Check("control topic", kafka.control, needs=("login",), seconds_max=60),
     Check(
+        "control cluster",
+        kafka.control_cluster,
+        "logging in to the cluster of the control topic",
+        needs=("Java", "jars", "configuration"),
+        seconds_max=120,
+    ),
+    Check(
         "records",
         sampling.records,
         "reading the last records of each topic, and judging them in Spark",

@@ -22,7 +22,7 @@ from livetables.init.document import Contents, document
 from livetables.init.inference import JoinProposal, Proposal, proposed_joins, proposed_tables
 from livetables.pipeline.gateway import started_gateway
 from livetables.pipeline.inspection import Inspection
-from livetables.spec import JOIN_ALIASES
+from livetables.spec import JOIN_TYPES, join_called
 
 SAMPLE_RECORDS = 1000
 ANSWER_SECONDS_MAX = 15.0
@@ -122,8 +122,8 @@ def asked(given: Contents, output: Path, ask: Ask, say: Say) -> Contents:
     join = _asked_join(joins, ask, say)
     if join is None:
         return replace(contents, proposals=proposals, possible_join=next(iter(joins), None))
-    kind = _chosen(f"join {join.left} with {join.right} how", "left", [*dict.fromkeys(JOIN_ALIASES.values())], ask, say)
-    return replace(contents, proposals=proposals, join=join, join_type=JOIN_ALIASES[kind])
+    kind = _chosen(f"join {join.left} with {join.right} how", "left", [*JOIN_TYPES], ask, say)
+    return replace(contents, proposals=proposals, join=join, join_type=join_called(kind) or "left")
 
 
 def write(text: str, output: Path, force: bool) -> None:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import argparse
 import os
 
-import uvloop
-
 from livetables.cli.options import add_config_option, chosen_config, keep_files_private
 from livetables.config import server_keys, server_token_file
 from livetables.log import log_to_stderr
 from livetables.roles import RoleKey
 from livetables.server.key import generated_token
 from livetables.server.run import Addresses, serve
+
+try:
+    from uvloop import run as run_loop
+except ModuleNotFoundError:  # Windows
+    from asyncio import run as run_loop
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,6 +40,6 @@ def run(arguments: argparse.Namespace) -> int:
     def ready(addresses: Addresses) -> None:
         print(f"serving {addresses.http}  Flight {addresses.flight}  (Ctrl-C stops)", flush=True)
 
-    uvloop.run(serve(config.server, lambda: (*server_keys(config, os.environ), *made), ready))
+    run_loop(serve(config.server, lambda: (*server_keys(config, os.environ), *made), ready))
     print("stopped", flush=True)
     return 0

@@ -10,16 +10,17 @@ import re
 import shutil
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
 
 from livetables.cli.demo_data import stopped_by_signals
-from livetables.cli.options import add_config_option, chosen_config, config_path, keep_files_private
+from livetables.cli.options import add_config_option, config_path, keep_files_private
 from livetables.client.running import DIRECTORY, Addresses
-from livetables.config import Config, GenerationsConfig, server_keys, server_token, server_token_file
+from livetables.config import Config, GenerationsConfig, load_config, server_keys, server_token, server_token_file
+from livetables.declarations import PRESETS
 from livetables.demo_records import DemoOptions
 from livetables.errors import ConfigError
 from livetables.jars import engine_jar, jar_directory
@@ -34,6 +35,8 @@ EXAMPLES = f"""examples:
   livetables up --demo                 a broker, demo records, and their tables, on http://127.0.0.1:8765
   livetables up --demo --rate 20       slow enough to read
   livetables up --config my.toml       your own topics
+  livetables up --preset asof          the tables user, account and user_account
+  livetables up --origin http://localhost:4200    with a page that `ng serve` serves
   livetables status                    in another terminal of the same directory: what runs
 
 Without kafka.bootstrap.servers in the configuration, a broker is started, and the topics of the tables are made.
@@ -48,6 +51,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `livetables up`."""
     parser.epilog = EXAMPLES
     add_config_option(parser)
+    parser.add_argument(
+        "--preset",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help=f"which tables: {', '.join(PRESETS)}; may be repeated, or have commas; default: the configuration's",
+    )
+    parser.add_argument(
+        "--origin",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="the origin of another page that may connect, like http://localhost:4200 for `ng serve`; may be repeated",
+    )
     parser.add_argument("--demo", action="store_true", help="send demo records to the broker that is started")
     parser.add_argument(
         "--rate", type=float, default=200.0, metavar="N", help="demo records a second; default: %(default)g"
@@ -56,20 +73,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Starts everything, keeps it running until told to stop, and leaves nothing behind."""
-    config = chosen_config(arguments)
+    environ = with_options(os.environ, arguments.preset, arguments.origin, config_path(arguments))
+    config = load_config(config_path(arguments), environ)
     if arguments.demo:
         _check_demo(config, arguments.rate)
-    configured = server_token(config, os.environ)
+    configured = server_token(config, environ)
     token = configured or generated_token()
     path = config_path(arguments)
-    has_pipeline_key = any(key.role == "pipeline" for key in server_keys(config, os.environ))
+    has_pipeline_key = any(key.role == "pipeline" for key in server_keys(config, environ))
     system = System(
         config,
         token,
         None if has_pipeline_key else generated_token(),
-        server_token_file(config, os.environ),
+        server_token_file(config, environ),
         arguments=["--config", str(path)] if path else [],
-        environment=_environment(config, arguments.demo),
+        environment=_environment(config, environ, arguments.demo),
         directory=DIRECTORY,
         demo_rate=arguments.rate if arguments.demo else None,
     )
@@ -160,9 +178,22 @@ def _command() -> str:
     return min(os.path.relpath(program), program, key=len)
 
 
-def _environment(config: Config, is_demo: bool) -> dict[str, str]:
+def with_options(
+    environ: Mapping[str, str], presets: Sequence[str], origins: Sequence[str], path: Path | None
+) -> dict[str, str]:
+    """The environment with what the command line says: these presets, and these origins besides the configured ones."""
+    said = dict(environ)
+    if presets:
+        said["LIVETABLES_PRESETS"] = ",".join(presets)
+    if origins:
+        configured = load_config(path, said).server.origins
+        said["LIVETABLES_SERVER_ORIGINS"] = ",".join([*configured, *origins])
+    return said
+
+
+def _environment(config: Config, environ: Mapping[str, str], is_demo: bool) -> dict[str, str]:
     """That of every process. In a demo, unless it is configured, there is time enough to type a rollback."""
-    environment = {name: value for name, value in os.environ.items() if name != "LIVETABLES_CONFIG"}
+    environment = {name: value for name, value in environ.items() if name != "LIVETABLES_CONFIG"}
     if is_demo and config.generations == GenerationsConfig():
         environment["LIVETABLES_GENERATIONS_LINGER_SECONDS"] = str(DEMO_LINGER_SECONDS)
         environment["LIVETABLES_GENERATIONS_MAX_LINGERING"] = "1"

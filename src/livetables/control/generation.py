@@ -6,6 +6,7 @@ building ─► catching_up ─► live ⇄ lingering ─► retired
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Literal, TypeVar
 
@@ -56,9 +57,14 @@ def next_state(state: State, event: Event) -> State:
 
 def to_retire(lingering: Sequence[tuple[Named, float]], now: float, config: GenerationsConfig) -> list[Named]:
     """Those of the old generations that have to go, given since when each lingers, in seconds of a monotonic clock."""
-    most = config.keep_generations or config.max_lingering
-    longest = config.retire_after_seconds if config.keep_generations else config.linger_seconds
+    most: float = config.max_lingering
+    seconds_max: float = config.linger_seconds
+    if config.keep_generations:
+        most = math.inf if config.keep_generations is True else config.keep_generations
+        seconds_max = math.inf if config.retire_after_seconds == "never" else config.retire_after_seconds
     newest_first = sorted(lingering, key=lambda each: each[1], reverse=True)
     return [
-        generation for place, (generation, since) in enumerate(newest_first) if place >= most or now - since >= longest
+        generation
+        for place, (generation, since) in enumerate(newest_first)
+        if place >= most or now - since >= seconds_max
     ]

@@ -49,7 +49,9 @@ class Orchestrator:
         self._inbox = inbox
         self._tables = StatusTables(sink, self._spec)
         control = ground.config.control
-        resolver = Resolver(self._spec, control.topic, control.topics, control.system, system_of(ground.config))
+        # On another cluster, a topic of that name is like any other.
+        self._control_topic = control.topic if control.kafka is None else None
+        resolver = Resolver(self._spec, self._control_topic, control.topics, control.system, system_of(ground.config))
         self._decisions = Decisions(resolver, self._tables)
         self._running = Running()
         self._supervision = Supervision(self._running, topics, sink)
@@ -203,7 +205,7 @@ class Orchestrator:
             return
         self._list_due = time.monotonic() + LIST_SECONDS
         try:
-            names = set(self._topics.names()[:TOPICS_MAX]) - {self._ground.config.control.topic}
+            names = set(self._topics.names()[:TOPICS_MAX]) - {self._control_topic}
         except TopicError:  # the other steps tell if Kafka is away
             return
         for name in sorted(names):
@@ -344,6 +346,9 @@ class Orchestrator:
         if names != found.keys():
             found |= self._topics.look(names - found.keys())
         problems = {name: each for name, each in found.items() if isinstance(each, TopicProblem)}
+        if not problems:
+            arrival = {wanted.topics[table.name] for table in self._spec.tables if table.timestamp == "arrival"}
+            problems = self._topics.without_arrival(arrival)
         _raise_if_passing(problems)
         if problems:
             return next(iter(problems.values())).reason

@@ -9,7 +9,7 @@ from typing import Literal
 
 from livetables.control.message import ControlMessage, Unreadable
 from livetables.settings import choice
-from livetables.spec import JOIN_ALIASES, TOPIC_CURE, GenerationSpec, JoinType, is_topic_name
+from livetables.spec import JOIN_CURE, TOPIC_CURE, GenerationSpec, JoinType, is_topic_name, join_called
 
 SWITCHED_VIEW = "final_ui"
 
@@ -86,7 +86,7 @@ class Resolver:
     """What does not change from one message to the next."""
 
     spec: GenerationSpec
-    control_topic: str
+    control_topic: str | None  # None: it is on another cluster, where no table is read
     allowed_topics: Sequence[str] = ()  # patterns; none: messages may name any topic
     system: str | None = None  # messages that name another one are rejected, if it is configured
     name: str = ""  # what this system's own messages say
@@ -116,7 +116,7 @@ class Resolver:
         refused = self._refused(message, standing, unusable or {})
         if refused:
             return Rejected(refused)
-        join = JOIN_ALIASES[message.join.lower()] if message.join else standing.wanted.join
+        join = join_called(message.join) if message.join else standing.wanted.join
         resolved = Wanted({**standing.wanted.topics, **message.topics}, join)
         return Unchanged() if resolved == standing.wanted else Build(resolved)
 
@@ -136,8 +136,8 @@ class Resolver:
             if topic in unusable:
                 return unusable[topic]
         if message.join is not None:
-            if message.join.lower() not in JOIN_ALIASES:
-                return f"there is no join {ascii(message.join)[:80]}; {choice(message.join.lower(), JOIN_ALIASES)}"
+            if join_called(message.join) is None:
+                return f"there is no join {ascii(message.join)[:80]}; {JOIN_CURE}"
             if standing.wanted.join is None:
                 return f"no view follows joinType; declare one called {SWITCHED_VIEW}"
         return None

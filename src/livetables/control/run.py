@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ from livetables.control.orchestrator import Orchestrator
 from livetables.control.running import Ground
 from livetables.control.system import system_of
 from livetables.errors import SetupError, SinkError, TopicError
+from livetables.locks import locked
 from livetables.pipeline.checkpoints import Checkpoints
 from livetables.pipeline.flight_sink import NoAnswerError
 from livetables.pipeline.session import JVM_OPTIONS, start_session
@@ -61,7 +61,9 @@ def run_on(
     with (
         closing(sink),
         KafkaTopics(spark, properties, LOOK_SECONDS_MAX) as topics,
-        ControlTopic(spark, properties, config.control.topic) as control_topic,
+        ControlTopic(spark, (config.control.kafka or config.kafka).client_properties(), config.control.topic) as (
+            control_topic
+        ),
     ):
         inbox = Inbox(control_topic)
         orchestrator = Orchestrator(ground, sink, topics, inbox, say)
@@ -132,13 +134,11 @@ def _own_directory(config: PipelineConfig) -> Iterator[Path | None]:
             "move it away, remove it if nobody needs it, or set pipeline.checkpoint_directory to another place",
         )
     with (directory / MARKER).open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        if not locked(lock):
             raise SetupError(
                 f"another pipeline runs on {config.checkpoint_directory}",
                 "stop it, or give this one its own pipeline.checkpoint_directory and server",
-            ) from None
+            )
         _clear(directory)
         yield directory
 

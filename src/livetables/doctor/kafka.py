@@ -7,12 +7,14 @@ import socket
 import ssl
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from livetables.doctor.check import Facts, Finding
 from livetables.errors import TopicError
 from livetables.pipeline.gateway import started_gateway
 from livetables.pipeline.inspection import Inspection, Sample
 from livetables.pipeline.kafka_clients import MissingTopicError, Topic
+from livetables.pipeline.topics import ARRIVAL_TIME, TIME_TYPE, arrival_cure
 from livetables.spec import Table
 
 CONNECT_SECONDS_MAX = 3.0
@@ -28,15 +30,20 @@ def broker(facts: Facts) -> Sequence[Finding]:
     servers = _bootstrap_servers(facts)
     if servers is None:
         return [Finding("broker", "skipped", "none is configured: `livetables up` starts one and makes the topics")]
+    return [reached("broker", servers, "kafka")]
+
+
+def reached(name: str, servers: str, section: str) -> Finding:
+    """Whether anybody listens at the bootstrap servers of a section of the configuration."""
     refusals = {address: _refusal(address) for address in servers.split(",")}
     silent = [f"{address} ({why})" for address, why in refusals.items() if why]
     if len(silent) == len(refusals):
-        cure = "check kafka.bootstrap.servers, that the broker runs, and that no firewall is between"
-        return [Finding("broker", "broken", f"cannot be reached: {', '.join(silent)}", cure)]
+        cure = f"check {section}.bootstrap.servers, that the broker runs, and that no firewall is between"
+        return Finding(name, "broken", f"cannot be reached: {', '.join(silent)}", cure)
     if silent:
-        cure = "start them, or take them out of kafka.bootstrap.servers"
-        return [Finding("broker", "warning", f"{servers} answers but for {', '.join(silent)}", cure)]
-    return [Finding("broker", "ok", f"{servers} takes connections")]
+        cure = f"start them, or take them out of {section}.bootstrap.servers"
+        return Finding(name, "warning", f"{servers} answers but for {', '.join(silent)}", cure)
+    return Finding(name, "ok", f"{servers} takes connections")
 
 
 def login(facts: Facts) -> Sequence[Finding]:
@@ -68,12 +75,38 @@ def topics(facts: Facts) -> Sequence[Finding]:
     tables = facts.sound_config.spec.tables
     seen = facts.inspection.look({table.topic for table in tables}, _deadline())
     facts.topics = {name: topic for name, topic in seen.items() if isinstance(topic, Topic)}
-    return [_topic(table, seen[table.topic]) for table in tables]
+    found = [_topic(table, seen[table.topic]) for table in tables]
+    arrival = [table for table in tables if table.timestamp == "arrival" and table.topic in facts.topics]
+    return [*found, *(_arrival(table, facts.inspection) for table in arrival)]
 
 
 def control(facts: Facts) -> Sequence[Finding]:
-    """The control topic: there or to be made, to be written, and kept for ever."""
-    topic, kafka = facts.sound_config.control.topic, facts.inspection
+    """The control topic on the cluster of the tables; `control_cluster` looks at one that is elsewhere."""
+    config = facts.sound_config.control
+    return [] if config.kafka else _control_topic(config.topic, facts.inspection)
+
+
+def control_cluster(facts: Facts) -> Sequence[Finding]:
+    """The cluster of [control.kafka], if there is one: its network, the login there, and the control topic."""
+    config = facts.sound_config
+    if config.control.kafka is None:
+        return []
+    properties = config.control.kafka.client_properties()
+    network = reached("control broker", properties["bootstrap.servers"], "control.kafka")
+    if network.state == "broken":
+        return [network]
+    if facts.gateway is None:
+        facts.gateway = facts.at_the_end.enter_context(started_gateway(config.pipeline.spark))
+    kafka = Inspection(facts.gateway, properties)
+    facts.at_the_end.callback(kafka.close)
+    found = replace(logged_in(kafka, properties), name="control login")
+    if found.state == "broken":
+        return [network, found]
+    return [network, found, *_control_topic(config.control.topic, kafka)]
+
+
+def _control_topic(topic: str, kafka: Inspection) -> Sequence[Finding]:
+    """Whether it is there or can be made, can be written, and keeps its messages for ever."""
     seen = kafka.look([topic], _deadline())[topic]
     name = "control topic"
     if isinstance(seen, MissingTopicError):
@@ -131,6 +164,16 @@ def _topic(table: Table, seen: Topic | TopicError) -> Finding:
     if table.start == "latest":
         return Finding(name, "ok", f"{found}; by start = latest, only new ones become rows")
     return Finding(name, "ok", found)
+
+
+def _arrival(table: Table, kafka: Inspection) -> Finding:
+    """Whether the records of a table's topic have the time at which the broker took them."""
+    name = f"arrival of {table.name}"
+    kept = kafka.settings(table.topic, [TIME_TYPE], _deadline()).get(TIME_TYPE)
+    if kept == ARRIVAL_TIME:
+        return Finding(name, "ok", f"{table.topic} has {TIME_TYPE}={kept}")
+    found = f"{table.topic} has {TIME_TYPE}={kept}: its records do not have the time of arrival"
+    return Finding(name, "broken", found, arrival_cure(table.topic))
 
 
 def _refused(error: TopicError, protocol: str, servers: str) -> Finding:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 import re
-import resource
 import shutil
 import subprocess
 import sys
@@ -18,6 +17,11 @@ from livetables.doctor.check import Facts, Finding
 from livetables.errors import SetupError
 from livetables.jars import engine_jar, jar_directory, java_executable
 from livetables.jvm.fetch import JarKind, faults
+
+try:
+    import resource
+except ModuleNotFoundError:  # Windows
+    resource = None  # type: ignore[assignment]
 
 JAVA_LEAST = 17
 JAVA_SECONDS_MAX = 10.0
@@ -112,6 +116,8 @@ def disk(facts: Facts) -> Sequence[Finding]:
 
 
 def open_files(_: Facts) -> Sequence[Finding]:
+    if resource is None:
+        return [Finding("open files", "ok", "this system has no limit")]
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= OPEN_FILES_WELL:
         return [Finding("open files", "ok", "no limit" if soft == resource.RLIM_INFINITY else f"{soft:,} at most")]

@@ -54,7 +54,8 @@ NOTES: Mapping[str, str] = {
     "control.topic": "control messages are read here; it is made if it is not there",
     "generations.linger_seconds": "how long the tables before a switch stay, for a rollback",
     "generations.max_lingering": "with more, the oldest goes at once",
-    "generations.keep_generations": "if any, so many old ones stay for retire_after_seconds",
+    "generations.keep_generations": "if any, so many old ones stay for retire_after_seconds; true for all",
+    "generations.retire_after_seconds": 'or "never"',
     "generations.switch_after_seconds": "while nothing is live, a generation is shown by then, caught up or not",
 }
 SHOWN_AS: Mapping[str, object] = {
@@ -63,7 +64,7 @@ SHOWN_AS: Mapping[str, object] = {
     "server.tls_key": "key.pem",
 }
 # Set by `livetables up`, or for measuring only.
-NOT_SHOWN = ("pipeline.server", "pipeline.spark", "pipeline.shuffle_partitions")
+NOT_SHOWN = ("pipeline.server", "pipeline.spark", "pipeline.shuffle_partitions", "control.kafka")
 
 
 @dataclass(frozen=True)
@@ -128,6 +129,8 @@ def _table(proposal: Proposal) -> Iterator[str]:
     yield f"# publish = {_toml(table.publish)}  # what readers call it"
     yield "# aliases = []  # further names for it"
     yield '# start = "earliest"  # or "latest", or a time such as 2024-05-31T12:00:00Z'
+    yield "# strict = false  # true: values of another type are not converted, not even without loss"
+    yield '# timestamp = "kafka"  # or "arrival": the time at which the broker took the record (LogAppendTime)'
     seen = f"# By the last {proposal.records:,} records" if proposal.records else "# The topic has no records yet"
     yield seen + (f"; {proposal.unreadable:,} of them are no JSON object" if proposal.unreadable else "")
     yield f"{mark}[tables.{table.name}.columns]  # string, int64, double or bool"

@@ -27,11 +27,12 @@ CANDIDATES: Mapping[frozenset[str], tuple[ColumnType, ...]] = {
     frozenset({"a fraction"}): ("double",),
     frozenset({"a number", "a fraction"}): ("double",),
 }
+MIXED: tuple[ColumnType, ...] = ("string",)  # every other value converts into text
 
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A field that is no column, and why; `type` is what it could be, if somebody decides so."""
+    """A field that is no column, and why; `type` is what it could be, if somebody decides so: text takes most."""
 
     name: str
     why: str
@@ -123,7 +124,7 @@ def _proposed(name: str, topic: str, records: Sequence[bytes | None]) -> Proposa
         else:
             left_out.append(decided)
     keys = {
-        column.name: [value for value in seen[column.name] if value is not None]
+        column.name: [_as_key(value, column.type) for value in seen[column.name] if value is not None]
         for column in columns
         if column.type in KEY_TYPES
     }
@@ -159,15 +160,16 @@ def _column(name: str, values: Sequence[Any], taken: set[str]) -> Column | LeftO
         return LeftOut(name, "null in all records that were looked at")
     if "an object or array" in kinds:
         return LeftOut(name, "an object or array, which no column takes")
-    for column_type in CANDIDATES.get(frozenset(kinds), ()):
+    for column_type in CANDIDATES.get(frozenset(kinds), MIXED):
         column = Column(name, column_type)
         if all(_fits(column, value) for value in given):
             return column
-    commonest = next(iter(CANDIDATES[frozenset({kinds.most_common(1)[0][0]})]))
-    if len(kinds) == 1:
-        return LeftOut(name, "some numbers are too large for any type", commonest)
-    told = ", ".join(f"{kind} in {count:,}" for kind, count in kinds.most_common())
-    return LeftOut(name, f"{told}: with one type, the others become dead letters", commonest)
+    return LeftOut(name, "some numbers are too large for any type of number")
+
+
+def _as_key(value: Any, column_type: ColumnType) -> Any:
+    """The value in its column: text is what a number, true or false converts into."""
+    return value if column_type != "string" or isinstance(value, str) else json.dumps(value)
 
 
 def _fits(column: Column, value: Any) -> bool:

@@ -7,7 +7,6 @@ named here. Whatever they bring, a set with a missing, another or one more file 
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import re
@@ -20,6 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import Literal, get_args
 
 from livetables.errors import SetupError
+from livetables.locks import locked, wait_for_lock
 from livetables.up.child import spawn
 
 JarKind = Literal["spark", "broker"]
@@ -156,9 +156,7 @@ def _remove_drafts(kind: JarKind, root: Path) -> None:
 def _held(lock: Path, must_wait: Callable[[], None]) -> Iterator[None]:
     """Hold a lock of the operating system's, which a process that is killed lets go of."""
     with lock.open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not locked(file):
             must_wait()
-            fcntl.flock(file, fcntl.LOCK_EX)
+            wait_for_lock(file)
         yield

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -41,17 +40,6 @@ class Inspection(Clients):
         with self.telling(topic):
             asked = self._ask_description(self._admin(deadline), topic)
             return {str(operation) for operation in self._answer(asked, deadline).authorizedOperations() or ()}
-
-    def settings(self, topic: str, names: Iterable[str], deadline: float) -> dict[str, str]:
-        """Settings of a topic. A TopicError tells that they may not be seen."""
-        with self.telling(topic):
-            kind = self._java("org.apache.kafka.common.config.ConfigResource$Type").TOPIC
-            resource = self._java("org.apache.kafka.common.config.ConfigResource")(kind, topic)
-            admin = self._admin(deadline)
-            asked = admin.describeConfigs(self._java.listed([resource])).values()[resource]
-            found = self._answer(asked, deadline)
-            entries = {name: found.get(name) for name in names}
-            return {name: str(entry.value()) for name, entry in entries.items() if entry is not None}
 
     def check_creation(self, topic: str, deadline: float) -> None:
         """Returns when the topic could be created, which it is not; a TopicError tells why it cannot."""

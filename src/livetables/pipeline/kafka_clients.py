@@ -297,6 +297,17 @@ class Clients:
         with self.telling("*"):
             return sorted(self._answer(_ready(self._client("admin"), deadline).listTopics().names(), deadline))
 
+    def settings(self, topic: str, names: Iterable[str], deadline: float) -> dict[str, str]:
+        """Settings of a topic. A TopicError tells that they may not be seen."""
+        with self.telling(topic):
+            kind = self._java("org.apache.kafka.common.config.ConfigResource$Type").TOPIC
+            resource = self._java("org.apache.kafka.common.config.ConfigResource")(kind, topic)
+            admin = _ready(self._client("admin"), deadline)
+            asked = admin.describeConfigs(self._java.listed([resource])).values()[resource]
+            found = self._answer(asked, deadline)
+            entries = {name: found.get(name) for name in names}
+            return {name: str(entry.value()) for name, entry in entries.items() if entry is not None}
+
     def create(self, name: str, deadline: float) -> None:
         """Create a topic that keeps its records for ever, unless somebody else just did."""
         optional = self._java("java.util.Optional")

@@ -12,7 +12,16 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from livetables.change import TableShape
-from livetables.spec import DEAD_LETTERS, OFFSET_BITS, GenerationSpec, JoinType, Table, View, joined_columns
+from livetables.spec import (
+    DEAD_LETTERS,
+    OFFSET_BITS,
+    GenerationSpec,
+    JoinType,
+    Table,
+    View,
+    time_columns,
+    view_columns,
+)
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 ARROW_TYPES: dict[str, pa.DataType] = {
@@ -74,6 +83,7 @@ def plan_json(spec: GenerationSpec) -> str:
                 {
                     "name": table.name,
                     "publish": table.publish,
+                    "strict": table.strict,
                     "columns": [{"name": column.name, "type": column.type} for column in table.columns],
                     "scopes": [scopes(spec).index(scope) for scope in scopes_of(table, spec)],
                 }
@@ -112,7 +122,7 @@ def _view_columns(view: View, spec: GenerationSpec) -> list[dict[str, object]]:
             "column": places[column.side].get(column.source, -1) if column.source not in kinds else -1,
             "other": places["right"][view.on] if column.side == "left" and column.source == view.on else -1,
         }
-        for column in joined_columns(tables["left"], tables["right"], view.on)
+        for column in view_columns(view, tables["left"], tables["right"])
     ]
 
 
@@ -131,15 +141,18 @@ def _table_shape(table: Table, spec: GenerationSpec) -> TableShape:
         sources=(table.name,),
         scope=next(iter(scopes_of(table, spec)), ""),
         topic=table.topic,
+        strict=table.strict,
     )
 
 
 def _view_shape(view: View, spec: GenerationSpec) -> TableShape:
     left, right = spec.table(view.left), spec.table(view.right)
-    version = {"natural": (f"{right.name}_ts", "_right_id"), "asof": (f"{left.name}_ts", "_left_id")}
+    internal = "" if view.columns is None else "_"
+    left_time, right_time = (f"{internal}{name}" for name in time_columns(left, right))
+    version = {"natural": (right_time, "_right_id"), "asof": (left_time, "_left_id")}
     return TableShape(
         view.name,
-        pa.schema([(column.name, ARROW_TYPES[column.type]) for column in joined_columns(left, right, view.on)]),
+        pa.schema([(column.name, ARROW_TYPES[column.type]) for column in view_columns(view, left, right)]),
         VIEW_KEYS[view.join],
         version.get(view.join, ()),
         view.aliases,

@@ -28,6 +28,9 @@ from livetables.wire import Receipt
 __all__ = ["ControlRecord", "ControlTopic", "KafkaTopics", "Topic", "TopicProblem", "in_order", "was_replaced"]
 
 LOOK_AGAIN_SECONDS = 0.05
+TIME_TYPE = "message.timestamp.type"
+ARRIVAL_TIME = "LogAppendTime"
+KAFKA_TIME_CURE = 'write timestamp = "kafka" for the table'
 SECONDS_A_TOPIC = 0.05  # more for each, since a start may ask for all that a thousand messages name
 
 
@@ -37,6 +40,14 @@ class TopicProblem:
 
     reason: str
     is_passing: bool = False  # whether it may be gone later, though nobody changes a topic or a setting
+
+
+def arrival_cure(topic: str) -> str:
+    """What lets the records of a topic have the time at which the broker takes them."""
+    return (
+        f"run kafka-configs --alter --entity-type topics --entity-name {topic} "
+        f"--add-config {TIME_TYPE}={ARRIVAL_TIME}, or {KAFKA_TIME_CURE}"
+    )
 
 
 def was_replaced(before: Topic, now: Topic) -> str | None:
@@ -77,6 +88,23 @@ class KafkaTopics(ClientsOwner):
         names = list(dict.fromkeys(names))
         seen = self._clients.look(names, time.monotonic() + self._seconds_max + SECONDS_A_TOPIC * len(names))
         return {name: _problem(found) if isinstance(found, TopicError) else found for name, found in seen.items()}
+
+    def without_arrival(self, names: Iterable[str]) -> dict[str, TopicProblem]:
+        """Those of the topics whose records do not have the time at which the broker took them, and why."""
+        problems: dict[str, TopicProblem] = {}
+        for name in dict.fromkeys(names):
+            try:
+                kept = self._clients.settings(name, [TIME_TYPE], time.monotonic() + self._seconds_max).get(TIME_TYPE)
+            except PassingTopicError as error:
+                problems[name] = _problem(error)
+            except TopicError as error:
+                reason = f"whether topic {shown(name)} has the time of arrival cannot be seen: {error.problem}"
+                problems[name] = TopicProblem(f"{reason}; grant DescribeConfigs on it, or {KAFKA_TIME_CURE}")
+            else:
+                if kept != ARRIVAL_TIME:
+                    reason = f"topic {shown(name)} does not have the time of arrival: its {TIME_TYPE} is {kept}"
+                    problems[name] = TopicProblem(f"{reason}; {arrival_cure(name)}")
+        return problems
 
     def names(self) -> list[str]:
         """All topics that can be seen, without Kafka's own."""

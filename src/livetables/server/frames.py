@@ -315,7 +315,7 @@ def _as_table(shape: TableShape) -> Table:
     """The table as its records should be."""
     types = {field.name: column_type(field.type) for field in shape.schema if field.name not in ("_id", "ts")}
     columns = [Column(name, each) for name, kind in types.items() for each in COLUMN_TYPES if each == kind]
-    return Table(shape.sources[0], shape.topic or "", tuple(columns), shape.name)
+    return Table(shape.sources[0], shape.topic or "", tuple(columns), shape.name, strict=shape.strict)
 
 
 def _taken(rows: pa.Table, is_taken: np.ndarray) -> pa.Table | None:

@@ -185,7 +185,7 @@ class Metrics:
             if is_published and changes.table not in CONTROL_TABLES:
                 ages = latencies_seconds(changes.upserts, now)
                 self.latency.observe(changes.table, ages)
-                if "ts" in changes.upserts.column_names:
+                if {"_id", "ts"} <= set(changes.upserts.column_names):  # rows of records, not of a view
                     for phase, ended in phases:
                         phase.observe(changes.table, np.maximum(ages - (now.timestamp() - ended), 0.0))
 

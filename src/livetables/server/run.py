@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import resource
 import signal
 import socket
 import sys
@@ -35,6 +34,11 @@ from livetables.server.relays import Relays
 from livetables.server.services import Pulse, Services
 from livetables.server.store import Store
 from livetables.tls import ServerCertificate
+
+try:
+    import resource
+except ModuleNotFoundError:  # Windows, which has no such limit
+    resource = None  # type: ignore[assignment]
 
 WEB = Path(livetables.__file__).parent / "web"  # the page, built by `make`
 BACKLOG = 2048  # a thousand browsers come back at once when a server restarts
@@ -99,7 +103,7 @@ async def serve(config: ServerConfig, keys: KeySource, ready: Callable[[Addresse
         server = _WebServer(uvicorn_config(app, handing, certificate, config.proxies))
         failing.add_done_callback(lambda _: server.leave())
         for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, server.leave)
+            _on_signal(number, server.leave)
         try:
             await relays.start()
             serving = asyncio.create_task(server.serve(sockets=[web_socket]))
@@ -135,6 +139,15 @@ class _WebServer(uvicorn.Server):
         self.should_exit = True
 
 
+def _on_signal(number: signal.Signals, leave: Callable[[], None]) -> None:
+    """Have the loop call `leave` when the process gets a signal."""
+    loop = asyncio.get_running_loop()
+    try:
+        loop.add_signal_handler(number, leave)
+    except NotImplementedError:  # Windows: then Python's own handler has to wake the loop up
+        signal.signal(number, lambda *_: loop.call_soon_threadsafe(leave))
+
+
 async def _follow_keys(keys: KeySource, services: Services, relays: Relays) -> None:
     """Let the keys be those that are configured now. While they cannot be read, those before stay. Runs forever."""
     told = ""
@@ -156,6 +169,8 @@ async def _follow_keys(keys: KeySource, services: Services, relays: Relays) -> N
 
 def _raise_file_limit() -> None:
     """Let this process, and those that it starts, have as many connections open as the system allows."""
+    if resource is None:
+        return
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):  # some systems call more allowed than they allow
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from livetables.client.running import DIRECTORY
 from livetables.errors import SetupError
+from livetables.locks import locked
 
 
 @contextlib.contextmanager
@@ -20,15 +20,13 @@ def held(directory: Path = DIRECTORY) -> Iterator[None]:
     """
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / "up.lock").open("a+") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        if not locked(lock):
             lock.seek(0)
             holder = lock.read().strip()
             raise SetupError(
                 f"`livetables up` runs in {directory.resolve().parent} already, as process {holder}",
                 f"use that one (`livetables status`), stop it (`kill {holder}`), or start another in another directory",
-            ) from None
+            )
         lock.truncate(0)
         lock.write(str(os.getpid()))
         lock.flush()

@@ -3,6 +3,7 @@ package livetables;
 import com.fasterxml.jackson.core.JsonFactory;
 import com.fasterxml.jackson.core.JsonParser;
 import com.fasterxml.jackson.core.JsonToken;
+import com.fasterxml.jackson.core.StreamReadConstraints;
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import java.io.IOException;
@@ -22,6 +23,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.NoSuchElementException;
 import java.util.Set;
+import java.util.regex.Pattern;
 import org.apache.spark.sql.Column;
 import org.apache.spark.sql.Dataset;
 import org.apache.spark.sql.Encoders;
@@ -529,19 +531,34 @@ public final class MatchOperator extends StatefulProcessor<String, byte[], byte[
    *          a byte for each, 0 if it is null, then 8 bytes, 1 byte, or length and bytes
    * </pre>
    *
-   * <p>A record is a JSON object in UTF-8 and nothing after it. A value has the type of its column or is null; numbers fit
-   * into it. Of a field that comes twice the last value counts, as in most readers of JSON.
+   * <p>A record is a JSON object in UTF-8 and nothing after it. A value has the type of its column, converts to it without
+   * loss, or is null; docs/CONFIGURATION.md has the rules in words. In a strict table nothing is converted. Of a field that
+   * comes twice the last value counts, as in most readers of JSON. livetables/dead_letter.py gives the reasons for what is
+   * refused here, and agrees with it value by value.
    */
   private static final class Parser implements Serializable {
     static final byte PARSED = 0, DEAD = 1;
-    private static final JsonFactory STRICT =
-        JsonFactory.builder().disable(JsonFactory.Feature.INTERN_FIELD_NAMES).build();
+    private static final int NESTING_MAX = 500; // less than Python takes, which tells the reasons
+    private static final JsonFactory STRICT = JsonFactory.builder()
+        .disable(JsonFactory.Feature.INTERN_FIELD_NAMES)
+        .streamReadConstraints(StreamReadConstraints.builder()
+            .maxNestingDepth(NESTING_MAX)
+            .maxNumberLength(Integer.MAX_VALUE)
+            .maxNameLength(Integer.MAX_VALUE)
+            .maxStringLength(Integer.MAX_VALUE)
+            .build())
+        .build();
+    private static final Pattern NUMBER =
+        Pattern.compile("-?+(?:0|[1-9][0-9]*+)(?:\\.[0-9]++)?+(?:[eE][+-]?+[0-9]++)?+");
+    private static final int LONG_DIGITS = 19;
+    private static final int EXPONENT_DIGITS_MAX = 9; // with more, no number but 0 is near the range of any type
     private static final byte ABSENT = 0, PRESENT = 1, WRONG = 2;
 
     private final String planJson;
     private final int table;
     private transient Map<String, Integer> columns; // places by name; null until the first record
     private transient Type[] types;
+    private transient boolean isStrict;
     private transient int[] scopes;
     private transient byte[] states; // of the value of each column
     private transient long[] numbers;
@@ -591,6 +608,7 @@ public final class MatchOperator extends StatefulProcessor<String, byte[], byte[
       JsonNode plan = parsed(planJson);
       JsonNode nodes = plan.get("tables").get(table).get("columns");
       types = Type.of(nodes);
+      isStrict = plan.get("tables").get(table).get("strict").asBoolean();
       scopes = scopes(plan, table);
       states = new byte[types.length];
       numbers = new long[types.length];
@@ -618,8 +636,8 @@ public final class MatchOperator extends StatefulProcessor<String, byte[], byte[
           if (column == null) {
             unknown.add(name);
             json.skipChildren();
-          } else if (!take(column, token, json)) {
-            return false;
+          } else {
+            states[column] = token == JsonToken.VALUE_NULL ? ABSENT : take(column, token, json) ? PRESENT : WRONG;
           }
         }
         if (json.nextToken() != null) {
@@ -636,44 +654,109 @@ public final class MatchOperator extends StatefulProcessor<String, byte[], byte[
       return true;
     }
 
-    /** Take the value of a column; whether it may be one. */
+    /** Take a value that is not null for a column; whether it may be one. */
     private boolean take(int column, JsonToken token, JsonParser json) throws IOException {
-      states[column] = PRESENT;
-      if (token == JsonToken.VALUE_NULL) {
-        states[column] = ABSENT;
+      if (token == JsonToken.START_OBJECT || token == JsonToken.START_ARRAY) {
+        json.skipChildren();
+        return false;
+      }
+      return switch (types[column]) {
+        case STRING -> takeText(column, token, json);
+        case INT64 -> takeWhole(column, token, json);
+        case DOUBLE -> takeDouble(column, token, json);
+        case BOOL -> takeBool(column, token, json);
+      };
+    }
+
+    /** Numbers, true and false become text as they are written. */
+    private boolean takeText(int column, JsonToken token, JsonParser json) throws IOException {
+      if (token != JsonToken.VALUE_STRING && isStrict) {
+        return false;
+      }
+      texts[column] = json.getText().getBytes(StandardCharsets.UTF_8);
+      return true;
+    }
+
+    private boolean takeWhole(int column, JsonToken token, JsonParser json) throws IOException {
+      if (token == JsonToken.VALUE_NUMBER_INT && json.getTextLength() < LONG_DIGITS) {
+        numbers[column] = json.getLongValue();
         return true;
       }
-      switch (types[column]) {
-        case STRING -> {
-          if (token == JsonToken.VALUE_STRING) {
-            texts[column] = json.getText().getBytes(StandardCharsets.UTF_8);
-          } else {
-            states[column] = WRONG;
-            json.skipChildren();
-          }
-          return true;
-        }
-        case INT64 -> {
-          if (token != JsonToken.VALUE_NUMBER_INT) {
-            return false;
-          }
-          numbers[column] = json.getLongValue(); // or an exception, if it does not fit
-          return true;
-        }
-        case DOUBLE -> {
-          if (token != JsonToken.VALUE_NUMBER_INT && token != JsonToken.VALUE_NUMBER_FLOAT) {
-            return false;
-          }
-          double number = json.getDoubleValue();
-          numbers[column] = Double.doubleToRawLongBits(number);
-          states[column] = Double.isInfinite(number) ? WRONG : PRESENT;
-          return true;
-        }
-        default -> {
-          numbers[column] = token == JsonToken.VALUE_TRUE ? 1 : 0;
-          return token == JsonToken.VALUE_TRUE || token == JsonToken.VALUE_FALSE;
-        }
+      boolean isNumber = token == JsonToken.VALUE_NUMBER_INT
+          || !isStrict && (token == JsonToken.VALUE_NUMBER_FLOAT || isNumberInText(token, json));
+      Long whole = isNumber ? whole(json.getText()) : null;
+      if (whole == null) {
+        return false;
       }
+      numbers[column] = whole;
+      return true;
+    }
+
+    private boolean takeDouble(int column, JsonToken token, JsonParser json) throws IOException {
+      double number;
+      if (token == JsonToken.VALUE_NUMBER_INT || token == JsonToken.VALUE_NUMBER_FLOAT) {
+        number = json.getDoubleValue();
+      } else if (!isStrict && isNumberInText(token, json)) {
+        number = Double.parseDouble(json.getText());
+      } else {
+        return false;
+      }
+      numbers[column] = Double.doubleToRawLongBits(number);
+      return !Double.isInfinite(number);
+    }
+
+    private boolean takeBool(int column, JsonToken token, JsonParser json) throws IOException {
+      boolean isText = !isStrict && token == JsonToken.VALUE_STRING;
+      boolean isTrue = token == JsonToken.VALUE_TRUE || isText && json.getText().equals("true");
+      numbers[column] = isTrue ? 1 : 0;
+      return isTrue || token == JsonToken.VALUE_FALSE || isText && json.getText().equals("false");
+    }
+
+    /** Whether it is text that would be a number of JSON without its quotes. */
+    private static boolean isNumberInText(JsonToken token, JsonParser json) throws IOException {
+      return token == JsonToken.VALUE_STRING && NUMBER.matcher(json.getText()).matches();
+    }
+
+    /** The whole number that a number of JSON is, however it is written; null if it is none, or no int64. */
+    private static Long whole(String number) {
+      int exponentAt = Math.max(number.indexOf('e'), number.indexOf('E'));
+      String mantissa = exponentAt < 0 ? number : number.substring(0, exponentAt);
+      boolean isNegative = mantissa.charAt(0) == '-';
+      int point = mantissa.indexOf('.');
+      String digits = mantissa.substring(isNegative ? 1 : 0).replace(".", "");
+      int first = 0;
+      int end = digits.length();
+      while (first < end && digits.charAt(first) == '0') {
+        first++;
+      }
+      while (first < end && digits.charAt(end - 1) == '0') {
+        end--;
+      }
+      if (first == end) {
+        return 0L;
+      }
+      long exponent = exponentAt < 0 ? 0 : exponent(number.substring(exponentAt + 1));
+      long zeros = exponent - (point < 0 ? 0 : mantissa.length() - point - 1) + digits.length() - end;
+      if (zeros < 0 || zeros + end - first > LONG_DIGITS) {
+        return null;
+      }
+      String plain = digits.substring(first, end) + "0".repeat((int) zeros);
+      try {
+        return Long.parseLong(isNegative ? "-" + plain : plain);
+      } catch (NumberFormatException beyond) {
+        return null;
+      }
+    }
+
+    private static long exponent(String text) {
+      boolean isNegative = text.charAt(0) == '-';
+      int first = isNegative || text.charAt(0) == '+' ? 1 : 0;
+      while (first < text.length() - 1 && text.charAt(first) == '0') {
+        first++;
+      }
+      boolean isFar = text.length() - first > EXPONENT_DIGITS_MAX;
+      long exponent = isFar ? Integer.MAX_VALUE : Long.parseLong(text.substring(first));
+      return isNegative ? -exponent : exponent;
     }
 
     private void putRow() {

@@ -1,8 +1,8 @@
 /** Columns and rows in the forms that pages written for Deephaven know. Pure. */
 import type { Column, ColumnType, Row, Value } from "@livetables/client";
 
-/** What a record or a joined row is known by inside livetables: no column of the page's. */
-const INTERNAL = new Set(["_id", "_left_id", "_right_id"]);
+/** Whether it is livetables' own, like the ids and times of the records of a row: no column of the page's. */
+const isInternal = (name: string): boolean => name.startsWith("_");
 
 const TYPES = {
   string: "java.lang.String",
@@ -31,7 +31,7 @@ export function columnsOf(columns: readonly Column[]): readonly DhColumn[] {
   const known = SHOWN_COLUMNS.get(columns);
   if (known) return known;
   const shown = columns
-    .filter(({ name }) => !INTERNAL.has(name))
+    .filter(({ name }) => !isInternal(name))
     .map(({ name, type }, index) => ({ name, type: TYPES[type], index }));
   SHOWN_COLUMNS.set(columns, shown);
   return shown;
@@ -46,7 +46,7 @@ export function cellsOf(row: Row, columns: readonly DhColumn[]): Value[] {
 export function namedRow(row: Row): NamedRow {
   const known = NAMED_ROWS.get(row);
   if (known) return known;
-  const named = Object.fromEntries(Object.entries(row).filter(([name]) => name !== "_row" && !INTERNAL.has(name)));
+  const named = Object.fromEntries(Object.entries(row).filter(([name]) => !isInternal(name)));
   NAMED_ROWS.set(row, named);
   return named;
 }

@@ -24,11 +24,11 @@ export function recordsBehind(
     return [{ table, topic, position: positionOf(row["_id"]), time: timeOf(row["ts"]) }];
   }
   if (!("_left_id" in row && "_right_id" in row)) return [];
-  // A view ends with the times of both its records, each called after its table.
+  // A view ends with the times of both its records, each called after its table; internal ones begin with an underscore.
   const times = Object.keys(row).filter((name) => name.endsWith("_ts"));
   return [row["_left_id"], row["_right_id"]].map((id, side) => {
     const time = times.at(side - 2) ?? "";
-    const name = time.slice(0, -"_ts".length);
+    const name = time.slice(0, -"_ts".length).replace(/^_/, "");
     const topic = pointed?.[`${name}Topic`];
     return {
       table: name,

@@ -1,0 +1,113 @@
+"""The tables of the older system, from Kafka to a client, as `livetables up --preset asof` serves them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime
+from http.client import HTTPConnection
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+import livetables
+from tests.support.kafka import Record, produce
+from tests.support.up import Up
+
+pytestmark = [pytest.mark.spark, pytest.mark.kafka]
+
+SETTINGS = {
+    "LIVETABLES_SERVER_PORT": "0",
+    "LIVETABLES_SERVER_FLIGHT_PORT": "0",
+    "LIVETABLES_PIPELINE_MASTER": "local[2]",
+    "LIVETABLES_PIPELINE_DRIVER_MEMORY_MEGABYTES": "1024",
+}
+PAGE = "http://localhost:4200"
+OLD_COLUMNS = {
+    "user": ["userId", "name", "email", "age", "ts"],
+    "account": ["userId", "accountType", "balance", "ts"],
+    "user_account": ["userId", "accountType", "balance", "ts", "name", "email", "age"],
+}
+USERS = [
+    (1000, {"userId": "u1", "name": "Ann", "email": "a@x", "age": 30}),
+    (3000, {"userId": "u1", "name": "Anna", "email": "a@y", "age": 31}),
+]
+ACCOUNTS = [
+    (2000, {"userId": "u1", "accountType": "savings", "balance": 1.5}),
+    (3000, {"userId": "u1", "accountType": "current", "balance": 2.5}),
+    (500, {"userId": "u1", "accountType": "early", "balance": 3.5}),
+    (9000, {"userId": "u9", "accountType": "nobody", "balance": 4.5}),
+]
+
+
+@pytest.fixture(scope="module", params=[["asof"], ["default", "asof"]], ids=["alone", "beside the default preset"])
+def up(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    presets = [argument for name in request.param for argument in ("--preset", name)]
+    with Up(tmp_path_factory.mktemp("up"), *presets, "--origin", PAGE, settings=SETTINGS) as system:
+        system.wait_ready()
+        kafka = system.told()["addresses"]["kafka"]
+        for topic, records in (("user", USERS), ("account", ACCOUNTS)):
+            produce(kafka, [Record(topic, 0, json.dumps(value).encode(), time) for time, value in records])
+        yield system
+
+
+def connected(up: Up) -> livetables.Connection:
+    told = up.told()
+    return livetables.connect(told["addresses"]["http"], told["token"])
+
+
+def shown(rows: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
+    """Rows as a page sees them, in the order of their accounts."""
+    visible = [{column: row[column] for column in OLD_COLUMNS[name]} for row in rows]
+    return sorted(visible, key=lambda row: str(row.get("accountType")))
+
+
+def test_tables_have_exactly_the_old_columns(up: Up) -> None:
+    with connected(up) as connection:
+        for name, columns in OLD_COLUMNS.items():
+            found = [column for column in connection.table(name).columns if not column.startswith("_")]
+            assert found == columns, name
+
+
+def test_every_account_has_the_user_as_it_was_then(up: Up) -> None:
+    with connected(up) as connection:
+        table = connection.table("user_account")
+
+        def rows() -> list[dict[str, Any]]:
+            return shown(table.to_arrow().to_pylist(), "user_account")
+
+        expected = [
+            ("current", 2.5, 3000, "Anna", "a@y", 31, "u1"),
+            ("early", 3.5, 500, None, None, None, "u1"),
+            ("nobody", 4.5, 9000, None, None, None, "u9"),
+            ("savings", 1.5, 2000, "Ann", "a@x", 30, "u1"),
+        ]
+        wanted = [
+            {
+                "userId": user,
+                "accountType": kind,
+                "balance": balance,
+                "ts": datetime.fromtimestamp(time / 1000, UTC),
+                "name": name,
+                "email": email,
+                "age": age,
+            }
+            for kind, balance, time, name, email, age, user in expected
+        ]
+        up.wait(lambda: rows() == wanted, f"user_account has these rows: {wanted}")
+        assert (connection.table("user").count(), connection.table("account").count()) == (2, 4)
+
+
+def status(address: str, token: str, origin: str) -> int:
+    with closing(HTTPConnection(urlsplit(address).netloc, timeout=30)) as connection:
+        connection.request("GET", "/api/tables", headers={"Authorization": f"Bearer {token}", "Origin": origin})
+        return connection.getresponse().status
+
+
+def test_the_page_of_the_command_line_may_ask_and_others_may_not(up: Up) -> None:
+    told = up.told()
+    address, token = told["addresses"]["http"], told["token"]
+    assert status(address, token, PAGE) == 200
+    assert status(address, token, "http://localhost:4201") == 403

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 JOIN_FIELD = "joinType"
 ROLLBACK_FIELD = "rollback"
+DISCARD_FIELD = "discard"
 TOPIC_SUFFIX = "Topic"
 MAX_BYTES = 64 * 1024
 MAX_SHOWN = 200
@@ -20,6 +21,7 @@ class ControlMessage:
     topics: Mapping[str, str] = field(default_factory=dict)  # by table
     join: str | None = None
     rollback: bool = False
+    discard: str | None = None  # the name of a kept generation, to be removed
     ignored: tuple[str, ...] = ()
 
 
@@ -49,12 +51,17 @@ def _message(fields: Mapping[str, object]) -> ControlMessage | Unreadable:
     topics: dict[str, str] = {}
     join: str | None = None
     rollback = False
+    discard: str | None = None
     ignored: list[str] = []
     for name, value in fields.items():
         if name == ROLLBACK_FIELD and isinstance(value, bool):
             rollback = value
         elif name == ROLLBACK_FIELD:
             return Unreadable(f"{ROLLBACK_FIELD} is {_kind(value)}; it must be true or false")
+        elif name == DISCARD_FIELD and isinstance(value, str) and value.strip():
+            discard = value.strip()
+        elif name == DISCARD_FIELD:
+            return Unreadable(f"{DISCARD_FIELD} is {_kind(value)}; it must be the name of a generation")
         elif name != JOIN_FIELD and not name.endswith(TOPIC_SUFFIX):
             ignored.append(name)
         elif value is not None and not isinstance(value, str):
@@ -66,7 +73,9 @@ def _message(fields: Mapping[str, object]) -> ControlMessage | Unreadable:
                 topics[name.removesuffix(TOPIC_SUFFIX)] = value.strip()
     if rollback and (topics or join):
         return Unreadable("it asks for a rollback and for a change at once; send two messages")
-    return ControlMessage(topics, join, rollback, tuple(ignored))
+    if discard and (topics or join or rollback):
+        return Unreadable("it asks to discard a generation and for a change at once; send two messages")
+    return ControlMessage(topics, join, rollback, discard, tuple(ignored))
 
 
 class _TwiceError(ValueError):

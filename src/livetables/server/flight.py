@@ -71,6 +71,7 @@ ACTIONS = {
     "generations": "list the generations that the server has, and their rows",
     "positions": "list how far each generation is in its topics",
     "dead_letters": "count the dead letters of a generation, with the first reason of each table",
+    "lost_records": "count the records that a generation has and its successor has not, by topic",
     "report": "tell how far behind its topics a generation is, or why it does not move",
     "control_requests": "wait for control messages to publish",
     "control_settled": "tell what became of a control message",
@@ -135,6 +136,12 @@ class ChangesTicket(_Value):
 
 class _Named(_Value):
     generation: str
+
+
+class _Successor(_Value):
+    generation: str
+    successor: str
+    ends: dict[str, dict[int, int] | None]
 
 
 class _SourceReport(_Value):
@@ -255,6 +262,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
             "generations": self._generations,
             "positions": self._positions,
             "dead_letters": self._dead_letters,
+            "lost_records": self._lost_records,
             "report": self._report,
             "control_requests": self._control_requests,
             "control_settled": self._control_settled,
@@ -368,6 +376,10 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
         generation = _decoded(_Named.model_validate_json, _limited(body), "dead_letters").generation
         summary = self._store.dead_letter_summary(generation)
         return {source: {"count": count, "reason": reason} for source, (count, reason) in summary.items()}
+
+    def _lost_records(self, _context: Any, body: Any) -> dict[str, int]:
+        asked = _decoded(_Successor.model_validate_json, _limited(body), "lost_records")
+        return self._store.lost_records(asked.generation, asked.successor, asked.ends)
 
     def _report(self, _context: Any, body: Any) -> None:
         report = _decoded(_Report.model_validate_json, _limited(body), "report")

@@ -71,7 +71,7 @@ from livetables.server.viewport import (
 )
 from livetables.server.window import KEPT_BYTES_MAX, kept_range
 from livetables.settings import choice
-from livetables.spec import DEAD_LETTERS
+from livetables.spec import DEAD_LETTERS, record_id
 from livetables.wire import (
     NO_BATCH,
     RUNS_PER_PIPELINE,
@@ -390,6 +390,27 @@ class Store:
         with self._snapshot() as cursor:
             query = f"SELECT source, count(*), arg_min(reason, {ROW}) FROM {table.relation} GROUP BY ALL"  # noqa: S608
             return {source: (rows, reason) for source, rows, reason in cursor.execute(query).fetchall()}
+
+    def lost_records(
+        self, generation: str, successor: str, ends: Mapping[str, Mapping[int, int] | None]
+    ) -> dict[str, int]:
+        """How many records of each topic a generation has as rows and its successor has not.
+
+        Only tables that are of the same topic in both count, and of those in `ends` only records before these offsets,
+        by partition: what comes after may be on its way to the successor.
+        """
+        self.store_shown()
+        before, after = self._begun(generation), self._begun(successor)
+        lost: Counter[str] = Counter()
+        with self._snapshot() as cursor:
+            for name, table in before.tables.items():
+                topic, other = table.shape.topic, after.tables.get(name)
+                if topic is None or other is None or other.shape.topic != topic:
+                    continue
+                query = lost_query(table.relation, other.relation, ends.get(name))
+                ((records,),) = cursor.execute(query).fetchall()
+                lost[topic] += records
+        return {topic: records for topic, records in lost.items() if records}
 
     def publish(self, generation: str) -> None:
         """Let the stable names mean this generation's tables, all in one step.
@@ -1026,6 +1047,22 @@ def _advanced(generation: Generation, batch: Batch) -> dict[str, StoredTable]:
             check_columns(changes.table, table.shape.key_schema, changes.deletes.schema)
         tables[changes.table] = table.with_rows(changes.upserts.num_rows, changes.upserts)
     return tables
+
+
+def lost_query(before: str, after: str, ends: Mapping[int, int] | None) -> str:
+    """SQL that counts the records in one relation that are not in another.
+
+    A topic that was created again has other records at the same offsets: they differ in their times.
+    """
+    ranges = " OR ".join(
+        f"lost._id BETWEEN {record_id(partition, 0)} AND {record_id(partition, end) - 1}"
+        for partition, end in (ends or {}).items()
+    )
+    bound = "true" if ends is None else ranges or "false"
+    return (
+        f"SELECT count(*) FROM {before} AS lost WHERE ({bound}) AND NOT EXISTS "  # noqa: S608
+        f"(FROM {after} AS there WHERE there._id = lost._id AND there.ts IS NOT DISTINCT FROM lost.ts)"
+    )
 
 
 def _count(cursor: duckdb.DuckDBPyConnection, relation: str) -> int:

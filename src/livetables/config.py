@@ -49,6 +49,8 @@ SERVER_KEYS: tuple[str, ...] = (
     "tls_key",
     "relays",
     "proxies",
+    "dead_letters_max",
+    "dead_letters_megabytes",
 )
 CONTROL_KEYS = ("topic",)
 GENERATIONS_KEYS = (
@@ -68,6 +70,8 @@ NUMBERS = (
     "flight_port",
     "memory_megabytes",
     "relays",
+    "dead_letters_max",
+    "dead_letters_megabytes",
     *GENERATIONS_KEYS,
 )
 LISTS = ("presets", "aliases", "origins", "proxies")
@@ -111,6 +115,8 @@ class ServerConfig:
     tls_key: str | None = None
     relays: int = 0  # processes that serve WebSockets beside the server's own: more than one core then does
     proxies: tuple[str, ...] = ()  # addresses and networks whose X-Forwarded-For and X-Forwarded-Proto count
+    dead_letters_max: int = 100_000  # of a generation; with more, those of the oldest records go
+    dead_letters_megabytes: int = 64  # that their values have together; with more, the same
 
     @property
     def schemes(self) -> tuple[str, str]:
@@ -387,6 +393,8 @@ def _server(section: Section, directory: Path) -> ServerConfig:
         tls_key=_file(section, "tls_key", directory),
         relays=section.count("relays", default.relays, 0),
         proxies=section.texts("proxies"),
+        dead_letters_max=section.count("dead_letters_max", default.dead_letters_max),
+        dead_letters_megabytes=section.count("dead_letters_megabytes", default.dead_letters_megabytes),
     )
     for name, other in (("tls_certificate", "tls_key"), ("tls_key", "tls_certificate")):
         if getattr(server, name) and not getattr(server, other):

@@ -243,6 +243,8 @@ def test_the_environment_overrides_every_setting_of_the_server(tmp_path: Path) -
         "LIVETABLES_SERVER_ORIGINS": "https://a.example, https://b.example",
         "LIVETABLES_SERVER_RELAYS": "3",
         "LIVETABLES_SERVER_PROXIES": "::1, 10.1.0.0/16",
+        "LIVETABLES_SERVER_DEAD_LETTERS_MAX": "10",
+        "LIVETABLES_SERVER_DEAD_LETTERS_MEGABYTES": "1",
     }
     origins, proxies = ("https://a.example", "https://b.example"), ("::1", "10.1.0.0/16")
     server = ServerConfig(
@@ -255,6 +257,8 @@ def test_the_environment_overrides_every_setting_of_the_server(tmp_path: Path) -
         origins,
         relays=3,
         proxies=proxies,
+        dead_letters_max=10,
+        dead_letters_megabytes=1,
     )
     assert load(tmp_path, "[server]\nport = 1", **environ).server == server
 

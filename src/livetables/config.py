@@ -51,6 +51,8 @@ SERVER_KEYS: tuple[str, ...] = (
     "relays",
     "proxies",
     "hide_raw_from_viewers",
+    "dead_letters_max",
+    "dead_letters_megabytes",
 )
 CONTROL_KEYS = ("topic", "topics", "system")
 GENERATIONS_KEYS = (
@@ -70,6 +72,8 @@ NUMBERS = (
     "flight_port",
     "memory_megabytes",
     "relays",
+    "dead_letters_max",
+    "dead_letters_megabytes",
     *GENERATIONS_KEYS,
 )
 LISTS = ("presets", "aliases", "origins", "proxies", "topics")
@@ -119,6 +123,8 @@ class ServerConfig:
     relays: int = 0  # processes that serve WebSockets beside the server's own: more than one core then does
     proxies: tuple[str, ...] = ()  # addresses and networks whose X-Forwarded-For and X-Forwarded-Proto count
     hide_raw_from_viewers: bool = False  # whether viewers get dead letters without what the records hold
+    dead_letters_max: int = 100_000  # of a generation; with more, those of the oldest records go
+    dead_letters_megabytes: int = 64  # that their values have together; with more, the same
 
     @property
     def schemes(self) -> tuple[str, str]:
@@ -460,6 +466,8 @@ def _server(section: Section, directory: Path) -> ServerConfig:
         relays=section.count("relays", default.relays, 0),
         proxies=section.texts("proxies"),
         hide_raw_from_viewers=section.switch("hide_raw_from_viewers", default.hide_raw_from_viewers),
+        dead_letters_max=section.count("dead_letters_max", default.dead_letters_max),
+        dead_letters_megabytes=section.count("dead_letters_megabytes", default.dead_letters_megabytes),
     )
     for name, other in (("tls_certificate", "tls_key"), ("tls_key", "tls_certificate")):
         if getattr(server, name) and not getattr(server, other):

@@ -8,6 +8,7 @@ LivetablesError
 │   └── PassingTopicError   … and may be usable later, though nobody changes a topic or a setting
 ├── SinkError        a batch was refused: out of order, or for a generation that was not begun
 ├── StoreError       the store cannot be used until the server is started again
+│   └── DamagedError        … and not then either: its files are damaged
 └── RequestError     a client asked for what is not there, not allowed or too much; carries a code for programs
 """
 
@@ -66,6 +67,10 @@ class SinkError(LivetablesError):
 
 class StoreError(LivetablesError):
     """The store cannot be used until the server is started again."""
+
+
+class DamagedError(StoreError):
+    """The store's files are damaged: they cannot be read, whatever is tried."""
 
 
 class RequestError(LivetablesError):

@@ -103,6 +103,8 @@ def test_what_was_asked_for_is_what_is_sent(server: ServerProcess, stand_in: Sta
     assert stand_in.taken[-1] == {"usersTopic": "a", "accountsTopic": "b", "ordersTopic": "c"}
     control(server, "--rollback")
     assert stand_in.taken[-1] == {"rollback": True}
+    control(server, "--discard", "g7-1f3a9c2e")
+    assert stand_in.taken[-1] == {"discard": "g7-1f3a9c2e"}
 
 
 def test_the_outcome_as_json_tells_the_place_too(server: ServerProcess, stand_in: StandIn) -> None:
@@ -142,6 +144,7 @@ def test_a_server_that_is_not_there_is_told_with_the_cure(tmp_path: Path) -> Non
     [
         ([], "nothing to change"),
         (["--rollback", "--join", "left"], "a rollback goes alone"),
+        (["--discard", "g7-1f3a9c2e", "--rollback"], "goes alone"),
         (["--topic", "orders"], "--topic is 'orders'"),
     ],
 )

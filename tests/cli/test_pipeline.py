@@ -93,6 +93,8 @@ def test_spark_properties_have_everything_that_a_jvm_is_started_with(tmp_path: P
     assert settings["spark.sql.shuffle.partitions"] == "2", "whatever the master has"
     assert "spark-sql-kafka" in settings["spark.driver.extraClassPath"]
     assert "-Xss" in settings["spark.driver.extraJavaOptions"]
+    for process in ("driver", "executor"):
+        assert "-XX:+ExitOnOutOfMemoryError" in settings[f"spark.{process}.extraJavaOptions"]
 
 
 @pytest.mark.spark

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from livetables.config import load_config
 from livetables.control import status
 from livetables.control.decisions import Decisions
-from livetables.control.resolve import Resolver, Rollback, Wanted
+from livetables.control.resolve import Discard, Resolver, Rollback, Wanted
 from livetables.control.status_tables import StatusTables
 from livetables.pipeline.topics import ControlRecord
 
@@ -267,3 +267,23 @@ def test_another_system_on_the_control_topic_is_warned_of_once(caplog: pytest.Lo
     assert len(warned) == 1
     assert "control_topic_shared" in warned[0]
     assert "elsewhere grpc://x:1" in warned[0]
+
+
+def test_a_message_discards_what_is_kept_and_changes_nothing_else() -> None:
+    desk = Desk()
+    desk.send(message(usersTopic="u2"))
+    desk.switch()
+    desk.send(message(joinType="inner"))  # is being built
+    desk.send(message(joinType="asof"))
+    desk.decisions.undecided.append(ControlRecord(0, 3, BEGIN + timedelta(seconds=3), message(discard="g1")))
+    desk.topic.append(desk.decisions.undecided[0])
+    assert desk.decisions.decide({}, None, ["g1"]) == Discard("g1")
+    desk.decisions.discarded("g1")
+    desk.decisions.decided()
+    desk.send(message(discard="g1"))
+    assert desk.outcomes() == ["applied", "superseded", None, "applied", "rejected"]
+    wanted = desk.decisions.wanted
+    desk.restart()
+    assert (desk.decisions.wanted, desk.decisions.settled.topics["users"]) == (wanted, "u2")
+    desk.switch()
+    assert desk.outcomes() == ["applied", "superseded", "applied", "applied", "rejected"]

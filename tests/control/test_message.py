@@ -24,6 +24,7 @@ from livetables.control.message import ControlMessage, Unreadable, parse
         (b'{"rollback": true}', ControlMessage(rollback=True)),
         (b'{"rollback": false, "joinType": "left"}', ControlMessage(join="left")),
         (b'{"rollback": true, "usersTopic": ""}', ControlMessage(rollback=True)),
+        (b'{"discard": " g7-1f3a9c2e "}', ControlMessage(discard="g7-1f3a9c2e")),
         (b'{"requestId": 7, "usersTopic": "u2"}', ControlMessage({"users": "u2"}, ignored=("requestId",))),
     ],
 )
@@ -46,6 +47,8 @@ def test_a_message_may_give_any_of_its_fields(value: bytes, message: ControlMess
         (b'{"joinType": ["left"]}', '"joinType" is a list'),
         (b'{"rollback": "yes"}', "rollback is text; it must be true or false"),
         (b'{"rollback": true, "joinType": "left"}', "send two messages"),
+        (b'{"discard": true}', "discard is true or false; it must be the name of a generation"),
+        (b'{"discard": "g7", "rollback": true}', "send two messages"),
         (b'{"joinType": "left", "joinType": "inner"}', "occurs twice"),
         (json.dumps({"usersTopic": "x" * 70_000}).encode(), "at most 65,536"),
     ],

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from livetables.errors import SetupError
-from livetables.jars import java_compiler
+from livetables.jars import jar_directory, java_compiler
 from livetables.jvm import engine
 from livetables.jvm.engine import compiled_engine
 
@@ -22,6 +22,12 @@ class Steps:
 
     def __call__(self, step: str) -> None:
         self.said.append(step)
+
+
+@pytest.fixture(autouse=True)
+def kafka_jars(tmp_path: Path) -> None:
+    """The jars of Spark's Kafka source, which the classes are compiled against."""
+    (tmp_path / "spark").symlink_to(jar_directory("spark"))
 
 
 @pytest.fixture

@@ -149,7 +149,7 @@ TIMES = [
     *(-1, 1, -1000, 2**31, -(2**31)),
     *(-62_135_596_800_000, -12_219_292_800_001, -12_219_292_800_000),  # the year 1, and the first day of the calendar
     *(253_402_300_799_999, 253_402_300_800_000, 6_249_223_180_800_000),  # the end of 9999, and the year 200000
-    *(SPARK_MS_MAX, -SPARK_MS_MAX),
+    *(SPARK_MS_MAX, -SPARK_MS_MAX, SPARK_MS_MAX + 1, -SPARK_MS_MAX - 1, 2**63 - 1, 2 - 2**63),
 ]
 
 

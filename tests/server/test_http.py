@@ -625,6 +625,7 @@ def pipeline(door: ControlDoor, outcome: Receipt | RequestError) -> Iterator[lis
         {"joinType": "asof"},
         {"orders_2Topic": "o"},
         {"rollback": True},
+        {"discard": "g7-1f3a9c2e"},
     ],
 )
 def test_a_control_message_is_published_as_it_is(services: Services, client: Client, message: dict[str, Any]) -> None:
@@ -652,6 +653,8 @@ def test_a_control_message_is_published_as_it_is(services: Services, client: Cli
         {"rollback": False},
         {"rollback": "yes"},
         {"rollback": True, "joinType": "left"},
+        {"discard": "g7-1f3a9c2e", "joinType": "left"},
+        {"discard": True},
     ],
 )
 def test_a_control_message_of_another_shape_is_refused(services: Services, client: Client, message: object) -> None:

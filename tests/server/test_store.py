@@ -626,3 +626,15 @@ def test_a_column_of_a_type_that_tables_do_not_have_is_refused() -> None:
     assert "timestamp" in refused.value.cure
     assert store.generations() == {}
     store.close()
+
+
+def test_records_that_a_successor_does_not_have_are_counted_by_topic(store: Store) -> None:
+    users, accounts = replace(USERS, topic="user"), replace(ACCOUNTS, topic="account")
+    begin(store, "g1", users, accounts, rows=10)
+    store.begin("g2", [users, replace(accounts, topic="another")])
+    later = numbered(0, 10, "user")[4:]
+    store.put(batch("g2", 0, {users: ([{**later[0], "ts": EPOCH - timedelta(days=1)}, *later[1:]], [])}))
+    assert store.lost_records("g1", "g2", {}) == {"user": 5}, "four are missing, one is another record"
+    assert store.lost_records("g1", "g2", {"users": {0: 3}}) == {"user": 3}
+    assert store.lost_records("g1", "g2", {"users": {}}) == {}
+    assert store.lost_records("g1", "g1", {}) == {}

@@ -20,6 +20,7 @@ EXAMPLES = """examples:
   livetables control --users-topic user --accounts-topic account --join natural
   livetables control --topic orders=shop.orders_2          a table of your own configuration
   livetables control --rollback                            back to the generation before
+  livetables control --discard g7-1f3a9c2e                 remove a generation that is kept
 
 Ends with 0 when it was applied, or nothing had to change; with 1 when it was superseded, rejected, or failed.
 """
@@ -35,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--join", metavar="JOIN", help="left, inner, natural or asof")
     parser.add_argument("--rollback", action="store_true", help="go back to the generation before")
+    parser.add_argument("--discard", metavar="GENERATION", help="remove a generation that is kept")
     parser.add_argument(
         "--timeout",
         type=float,
@@ -55,6 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
             join=arguments.join,
             topics=dict(_table_and_topic(each) for each in arguments.topic),
             rollback=arguments.rollback,
+            discard=arguments.discard,
             timeout=arguments.timeout,
             progress=tell,
         )

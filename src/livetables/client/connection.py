@@ -141,20 +141,22 @@ class Connection:
         join: str | None = None,
         topics: Mapping[str, str] | None = None,
         rollback: bool = False,
+        discard: str | None = None,
         timeout: float = 300.0,
         progress: Callable[[str], None] | None = None,
     ) -> Outcome:
         """Switch to other topics or another join, and wait for what comes of it; what is not given stays as it is.
 
-        `topics` are those of any tables, by table; `rollback` goes back to the generation before. `progress` hears what
-        is waited for. A message that is not decided within `timeout` seconds is a SetupError; it is not lost.
+        `topics` are those of any tables, by table; `rollback` goes back to the generation before; `discard` removes one
+        that is kept. `progress` hears what is waited for. A message that is not decided within `timeout` seconds is a
+        SetupError; it is not lost.
 
         >>> outcome = server.control(join="natural")
         >>> outcome.outcome, outcome.is_done
         ('applied', True)
         """
         by_table = {"users": users_topic, "accounts": accounts_topic, **(topics or {})}
-        message = control_message(by_table, join, rollback)
+        message = control_message(by_table, join, rollback, discard)
         return send(self._door, message, timeout, progress or (lambda _: None))
 
     def close(self) -> None:

@@ -38,11 +38,17 @@ class Outcome:
         return self.outcome in DONE
 
 
-def control_message(topics: Mapping[str, str | None], join: str | None, rollback: bool) -> Message:
+def control_message(
+    topics: Mapping[str, str | None], join: str | None, rollback: bool, discard: str | None = None
+) -> Message:
     """The message for these topics, by table; one that is None stays as it is."""
     message: Message = {f"{table}Topic": topic for table, topic in topics.items() if topic is not None}
     if join is not None:
         message["joinType"] = join
+    if discard is not None and (message or rollback):
+        raise ConfigError("discarding a generation goes alone", "send two messages")
+    if discard is not None:
+        return {"discard": discard}
     if rollback and message:
         raise ConfigError("a rollback goes alone", "send the rollback first, then the change")
     if rollback:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 
 from livetables.control import status
@@ -11,6 +11,7 @@ from livetables.control.message import ControlMessage, Unreadable, parse
 from livetables.control.resolve import (
     Build,
     Decided,
+    Discard,
     Outcome,
     Plan,
     Rejected,
@@ -66,10 +67,10 @@ class Decisions:
         messages = [parse(record.value) for record in self.undecided]
         return {topic for each in messages if isinstance(each, ControlMessage) for topic in each.topics.values()}
 
-    def decide(self, unusable: Mapping[str, str], lingering: Wanted | None) -> Plan:
+    def decide(self, unusable: Mapping[str, str], lingering: Wanted | None, kept: Iterable[str] = ()) -> Plan:
         """Decide on the first undecided message: `unusable` tells why topics cannot be read.
 
-        A Rollback is the caller's to make before it is `decided`; everything else is done.
+        A Rollback or a Discard is the caller's to make before it is `decided`; everything else is done.
         """
         record = self.undecided[0]
         message = parse(record.value)
@@ -81,7 +82,7 @@ class Decisions:
             tell("repeated", partition=record.partition, offset=record.offset, first=first.offset)
             return Unchanged()
         previous = self._previous if lingering is None and self._is_restoring else lingering
-        plan = self._resolver.resolve(message, Standing(self.wanted, previous), unusable)
+        plan = self._resolver.resolve(message, Standing(self.wanted, previous, tuple(kept)), unusable)
         match plan:
             case Rejected(reason):
                 self._settle(_id(record), "rejected", reason)
@@ -91,6 +92,8 @@ class Decisions:
                 self._waiting[_id(record)] = "unchanged"
                 self.notice = ""
                 tell("resolved", **status.pointed_to(self.wanted), changed=False)
+            case Discard(generation):
+                tell("resolved", discard=generation)
             case Build(wanted) | Rollback(wanted):
                 self._supersede(record)
                 self._waiting[_id(record)] = "applied"
@@ -103,6 +106,11 @@ class Decisions:
         """The first undecided message is done with."""
         del self.undecided[0]
         self._is_restoring = self._is_restoring and bool(self.undecided)
+
+    def discarded(self, generation: str) -> None:
+        """The first undecided message asked to remove a generation, which is gone."""
+        self._settle(_id(self.undecided[0]), "applied", f"{generation} was removed", generation)
+        self.notice = ""
 
     @property
     def are_waiting(self) -> bool:

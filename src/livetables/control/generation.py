@@ -1,6 +1,8 @@
 """The states of a generation and what moves it from one to the next, as a total table; and when an old one goes.
 
 building ─► catching_up ─► live ⇄ lingering ─► retired
+    │            │           ↑↓       ↓           ↑
+    │            │           └──── kept ──────────┘
     └────────────┴───────────┴────────┴──────► failed
 """
 
@@ -12,16 +14,17 @@ from typing import Literal, TypeVar
 
 from livetables.config import GenerationsConfig
 
-State = Literal["building", "catching_up", "live", "lingering", "retired", "failed"]
+State = Literal["building", "catching_up", "live", "lingering", "kept", "retired", "failed"]
 Event = Literal[
     "query_started",  # its streaming query runs
     "published",  # it has taken over the stable names: it had caught up, its time was up, or it was rolled back to
     "replaced",  # another generation was published
+    "kept",  # its query has ended; it has records that Kafka no longer has, so somebody has to say that it may go
     "dismissed",  # it is not wanted any more, and nobody waits for it
     "query_died",  # its query ended, and starting it again did not help
 ]
 
-STATES: tuple[State, ...] = ("building", "catching_up", "live", "lingering", "retired", "failed")
+STATES: tuple[State, ...] = ("building", "catching_up", "live", "lingering", "kept", "retired", "failed")
 ENDED: tuple[State, ...] = ("retired", "failed")
 
 Named = TypeVar("Named")
@@ -39,9 +42,11 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
     "lingering": {
         "query_started": "lingering",
         "published": "live",
+        "kept": "kept",
         "dismissed": "retired",
         "query_died": "failed",
     },
+    "kept": {"published": "live", "dismissed": "retired"},
     # A live generation whose query died keeps its tables: it works again one day, or is replaced.
     "failed": {"query_started": "live", "replaced": "lingering", "dismissed": "retired"},
     "retired": {},

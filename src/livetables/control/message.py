@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 JOIN_FIELD = "joinType"
 ROLLBACK_FIELD = "rollback"
+DISCARD_FIELD = "discard"
 TOPIC_SUFFIX = "Topic"
 ID_FIELD = "messageId"
 SYSTEM_FIELD = "system"
@@ -22,6 +23,7 @@ class ControlMessage:
     topics: Mapping[str, str] = field(default_factory=dict)  # by table
     join: str | None = None
     rollback: bool = False
+    discard: str | None = None  # the name of a kept generation, to be removed
     ignored: tuple[str, ...] = ()
     message_id: str | None = None  # the same again is the same message, sent twice
     system: str | None = None  # that it is for
@@ -53,6 +55,7 @@ def _message(fields: Mapping[str, object]) -> ControlMessage | Unreadable:
     topics: dict[str, str] = {}
     join: str | None = None
     rollback = False
+    discard: str | None = None
     ignored: list[str] = []
     about: dict[str, str] = {}  # the message itself
     for name, value in fields.items():
@@ -62,6 +65,10 @@ def _message(fields: Mapping[str, object]) -> ControlMessage | Unreadable:
             return Unreadable(f"{ROLLBACK_FIELD} is {_kind(value)}; it must be true or false")
         elif name in (ID_FIELD, SYSTEM_FIELD) and isinstance(value, str) and value.strip():
             about[name] = value.strip()
+        elif name == DISCARD_FIELD and isinstance(value, str) and value.strip():
+            discard = value.strip()
+        elif name == DISCARD_FIELD:
+            return Unreadable(f"{DISCARD_FIELD} is {_kind(value)}; it must be the name of a generation")
         elif name != JOIN_FIELD and not name.endswith(TOPIC_SUFFIX):
             ignored.append(name)
         elif value is not None and not isinstance(value, str):
@@ -73,7 +80,9 @@ def _message(fields: Mapping[str, object]) -> ControlMessage | Unreadable:
                 topics[name.removesuffix(TOPIC_SUFFIX)] = value.strip()
     if rollback and (topics or join):
         return Unreadable("it asks for a rollback and for a change at once; send two messages")
-    return ControlMessage(topics, join, rollback, tuple(ignored), about.get(ID_FIELD), about.get(SYSTEM_FIELD))
+    if discard and (topics or join or rollback):
+        return Unreadable("it asks to discard a generation and for a change at once; send two messages")
+    return ControlMessage(topics, join, rollback, discard, tuple(ignored), about.get(ID_FIELD), about.get(SYSTEM_FIELD))
 
 
 class _TwiceError(ValueError):

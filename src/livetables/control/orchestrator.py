@@ -16,7 +16,7 @@ from livetables.control.decisions import Decisions
 from livetables.control.generation import ENDED, Event, to_retire
 from livetables.control.inbox import Inbox
 from livetables.control.log import tell
-from livetables.control.resolve import Outcome, Resolver, Rollback, Wanted
+from livetables.control.resolve import Discard, Outcome, Resolver, Rollback, Wanted
 from livetables.control.running import NAME, Ground, RunningGeneration
 from livetables.control.status_tables import StatusTables
 from livetables.control.supervision import Running, Supervision
@@ -58,6 +58,8 @@ class Orchestrator:
         ui = ground.spark.sparkContext.uiWebUrl
         self._telling = Telling(self._running, self._decisions, self._tables, sink, say, ui)
         self._left_over: StoredGeneration | None = None  # published before the start, and not resumed
+        self._left_over_lost = 0  # records of it that its successor does not have
+        self._kept: dict[str, Wanted] = {}  # generations that stay until somebody says otherwise, oldest first
         self._last_number = 0  # of a generation
         self._hampered: dict[str, LivetablesError] = {}  # by step
         self._builds_failed = 0  # in a row
@@ -108,6 +110,12 @@ class Orchestrator:
         self._decisions.restore(self._inbox.history())
         kept = {self._left_over.name} if self._left_over else set()
         rows = self._tables.rows("generations")
+        self._kept = {
+            row["generation"]: status.pointed_by(row, Wanted.by(self._spec))
+            for row in rows
+            if row["generation"] in stored.keys() - kept and row.get("lost") and row["state"] not in ENDED
+        }
+        kept |= self._kept.keys()
         known = {*stored, *self._checkpoints()}
         names = known.union(row["generation"] for row in rows)
         self._last_number = max((int(found["number"]) for name in names if (found := NAME.fullmatch(name))), default=0)
@@ -116,6 +124,8 @@ class Orchestrator:
         for row in rows:
             if row["generation"] not in kept and row["state"] not in ENDED:
                 self._telling.ended(row["generation"], "retired", "the pipeline ended before it did")
+            elif row["generation"] in self._kept and row["state"] != "kept":
+                self._telling.kept(row["generation"], _kept_why(row["generation"], row["lost"]))
 
     def waits(self, problem: str) -> None:
         """Say why nothing can be resumed yet."""
@@ -155,9 +165,15 @@ class Orchestrator:
         unusable = {name: problem.reason for name, problem in problems.items()}
         while self._decisions.undecided:
             newest = self._running.lingering[0] if self._running.lingering else None
-            plan = self._decisions.decide(unusable, newest.wanted if newest else None)
+            kept = None if newest else next(reversed(self._kept), None)
+            previous = newest.wanted if newest else self._kept[kept] if kept else None
+            plan = self._decisions.decide(unusable, previous, self._kept)
             if isinstance(plan, Rollback) and newest:
                 self._roll_back(newest)
+            elif isinstance(plan, Rollback) and kept:
+                self._roll_back(self._woken(kept))
+            elif isinstance(plan, Discard):
+                self._discard(plan.generation)
             self._decisions.decided()
             self._telling.is_due_now()
 
@@ -169,30 +185,41 @@ class Orchestrator:
         is_due = time.monotonic() >= self._build_due
         if running.live is None and running.build is None and self._left_over and is_due:
             self._adopt(self._left_over)
-        is_right = running.live and running.live.wanted == wanted and not running.live.outdated
+        live = running.live
+        is_right = live and live.wanted == wanted and (live.is_held or not live.outdated)
         if running.build and (is_right or running.build.wanted != wanted or running.build.outdated):
             why = running.build.outdated or "something else is wanted now"
             self._end(running.build, "dismissed", why)
             running.build = None
         if running.build:
             self._advance_build(running.build)
-        elif running.live and is_right:
+        elif live and is_right:
             if self._decisions.are_waiting:
-                self._decisions.concluded(wanted, running.live.name, "it is live already", was_live=True)
+                self._decisions.concluded(wanted, live.name, "it is live already", was_live=True)
         elif is_due or self._decisions.are_waiting:
             self._begin_build(wanted)
 
     def _retire(self) -> None:
         """Let old generations go when it is time, or when they are of no use any more."""
         if self._left_over and self._running.live:
-            self._free(self._left_over.name)
-            self._telling.ended(self._left_over.name, "retired", "it could not be resumed, and another is live")
+            name = self._left_over.name
+            if self._left_over_lost:
+                row = self._tables.row("generations", name) or {}
+                self._keep(name, status.pointed_by(row, Wanted.by(self._spec)), self._left_over_lost)
+            else:
+                self._free(name)
+                self._telling.ended(name, "retired", "it could not be resumed, and another is live")
             self._left_over = None
         lingering = self._running.lingering
         due = to_retire([(each, each.since) for each in lingering], time.monotonic(), self._ground.config.generations)
         for generation in list(lingering):
             useless = generation.outdated or (generation.problem if generation.has_failed() else None)
-            if generation in due or useless:
+            if (generation in due or useless) and generation.lost:
+                generation.stop()
+                generation.move("kept")
+                self._keep(generation.name, generation.wanted, generation.lost)
+                lingering.remove(generation)
+            elif generation in due or useless:
                 self._end(generation, "dismissed", useless)
                 lingering.remove(generation)
         if time.monotonic() >= self._sweep_due:
@@ -265,10 +292,11 @@ class Orchestrator:
             if misfit := build.misfit(self._running.live.wanted, letters, stored[build.name].rows):
                 self._build_failed("rejected", misfit)
                 return
+        lost = self._lost_to(build)
         if self._published(build):
             self._running.build = None
             self._builds_failed = 0
-            self._take_over(build, why)
+            self._take_over(build, why, lost)
 
     def _build_failed(self, outcome: Outcome, reason: str) -> None:
         """Remove the pieces of a build, if it has any, and go back to what was applied last."""
@@ -283,11 +311,71 @@ class Orchestrator:
 
     def _roll_back(self, target: RunningGeneration) -> None:
         """Let an old generation be live again, at once."""
+        lost = self._lost_to(target)
         if self._published(target):
-            self._running.lingering.remove(target)
-            self._take_over(target, "a control message went back to it")
+            if target in self._running.lingering:
+                self._running.lingering.remove(target)
+            self._kept.pop(target.name, None)
+            self._take_over(target, "a control message went back to it", lost)
         else:
             self._decisions.failed("failed", target.outdated or "")
+
+    def _lost_to(self, successor: RunningGeneration) -> str:
+        """What the one that is shown has and its successor, by Kafka's doing, has not; in a sentence, if it has any.
+
+        The server has it in writing before the switch, so that a crash right after it does not remove the only copy.
+        """
+        live, left_over = self._running.live, self._left_over
+        before = live or left_over
+        if before is None or before.name == successor.name:
+            return ""
+        try:
+            lost = self._sink.lost_records(before.name, successor.name, successor.ends_for(live))
+        except NoAnswerError:
+            raise
+        except SinkError:  # the server has lost one of the two
+            return ""
+        records = sum(lost.values())
+        if live:
+            live.lost = records
+        else:
+            self._left_over_lost = records
+        if not records:
+            return ""
+        self._telling.loses(before.name, records)
+        for topic, count in lost.items():
+            tell("loses", generation=before.name, successor=successor.name, topic=topic, records=count)
+        topics = " and ".join(f"{count:,} records of topic {topic}" for topic, count in lost.items())
+        return f"Kafka no longer has {topics}; {_kept_why(before.name, records)}"
+
+    def _keep(self, name: str, wanted: Wanted, records: int) -> None:
+        """Let an old generation stay, without a query, until somebody says that it may go."""
+        self._kept[name] = wanted
+        self._telling.kept(name, _kept_why(name, records))
+        tell("kept", generation=name, records=records)
+
+    def _discard(self, name: str) -> None:
+        """Remove a generation that was kept."""
+        self._free(name)
+        del self._kept[name]
+        self._telling.ended(name, "retired", "a control message discarded it")
+        tell("retired", generation=name, why="a control message discarded it")
+        self._decisions.discarded(name)
+
+    def _woken(self, name: str) -> RunningGeneration:
+        """A generation that was kept, to go on where it was if it can, and else to be shown as it is."""
+        wanted = self._kept[name]
+        topics = self._looked_at(wanted)
+        known = {} if isinstance(topics, str) else topics
+        woken = RunningGeneration(self._ground, name, wanted, known, "kept")
+        woken.is_held = True
+        if isinstance(topics, str):
+            woken.outdated = topics
+        elif not name.endswith(f"-{self._fingerprint(wanted, topics)}"):
+            woken.outdated = f"{name} was built with another configuration, or its topics were created again since"
+        elif not self._ground.checkpoints.exists(name):
+            woken.outdated = f"the checkpoint of {name} is gone"
+        return woken
 
     def _published(self, generation: RunningGeneration) -> bool:
         """Let the stable names mean a generation's tables, unless the server does not have them any more."""
@@ -300,8 +388,9 @@ class Orchestrator:
             return False
         return True
 
-    def _take_over(self, generation: RunningGeneration, why: str) -> None:
+    def _take_over(self, generation: RunningGeneration, why: str, lost: str) -> None:
         """It is published: what was live lingers, and the messages that waited for it are applied."""
+        why = "; ".join(filter(None, [why, lost]))
         before, self._running.live = self._running.live, generation
         generation.move("published")
         generation.switched = datetime.now(UTC)
@@ -310,7 +399,9 @@ class Orchestrator:
             before.move("replaced")
             self._running.lingering.insert(0, before)
             tell("lingering", generation=before.name, why=before.outdated)
+        generation.lost = 0
         self._decisions.concluded(generation.wanted, generation.name, why, was_live=False)
+        self._decisions.notice = lost
         self._telling.is_live(generation)
 
     def _end(self, generation: RunningGeneration, event: Event, why: str | None) -> None:
@@ -327,7 +418,7 @@ class Orchestrator:
 
     def _sweep(self) -> None:
         """Remove checkpoints that came back: Spark writes a last snapshot of a query's state a while after its end."""
-        kept = {generation.name for generation in self._running.all()}
+        kept = {generation.name for generation in self._running.all()} | self._kept.keys()
         if self._left_over:
             kept.add(self._left_over.name)
         for name in self._checkpoints() - kept:
@@ -356,6 +447,10 @@ class Orchestrator:
 
     def _fingerprint(self, wanted: Wanted, topics: dict[str, Topic]) -> str:
         return self._ground.fingerprint(wanted.applied_to(self._spec), topics)
+
+
+def _kept_why(name: str, records: int) -> str:
+    return f'{name} is kept for the {records:,} records that only it has, until {{"discard": "{name}"}} is sent'
 
 
 def _raise_if_passing(problems: dict[str, TopicProblem]) -> None:

@@ -70,7 +70,14 @@ class Rejected:
     reason: str
 
 
-Plan = Build | Unchanged | Rollback | Rejected
+@dataclass(frozen=True)
+class Discard:
+    """Remove a generation that is kept."""
+
+    generation: str
+
+
+Plan = Build | Unchanged | Rollback | Discard | Rejected
 
 
 @dataclass(frozen=True)
@@ -79,6 +86,7 @@ class Standing:
 
     wanted: Wanted
     previous: Wanted | None = None  # what a rollback returns to, if anything
+    kept: tuple[str, ...] = ()  # the generations that may be discarded
 
 
 @dataclass(frozen=True)
@@ -113,6 +121,11 @@ class Resolver:
                     "set generations.keep_generations to keep some for longer"
                 )
             return Rollback(standing.previous)
+        if message.discard:
+            if message.discard not in standing.kept:
+                names = ", ".join(standing.kept) or "none is"
+                return Rejected(f"generation {ascii(message.discard)[:80]} is not kept; kept: {names}")
+            return Discard(message.discard)
         refused = self._refused(message, standing, unusable or {})
         if refused:
             return Rejected(refused)
@@ -156,7 +169,8 @@ class Resolver:
         previous: Wanted | None = None
         waiting: list[int] = []
         for place, each in enumerate(decided):
-            if each.outcome in ("rejected", "failed"):
+            is_discard = isinstance(each.message, ControlMessage) and each.message.discard
+            if each.outcome in ("rejected", "failed") or is_discard:
                 continue
             plan = self.resolve(each.message, Standing(wanted, previous))
             if each.rolled_back_to:

@@ -104,6 +104,8 @@ class RunningGeneration:
         self.switched: datetime | None = None  # when it took over
         self.seen = dict(topics)  # as they were looked at last
         self.rows = 0  # in all of its tables, when they were counted last
+        self.lost = 0  # records that it has and neither its successor nor Kafka has
+        self.is_held = False  # whether it stays live though it can never be current again: somebody went back to it
         self.trouble: str | None = None  # why its query died
         self.blocked: str | None = None  # why its topics cannot be read
         self.outdated: str | None = None  # why it can never be right again, and another must take its place
@@ -381,6 +383,23 @@ class RunningGeneration:
     def reports(self) -> list[SourceReport]:
         """How far behind its topics it is."""
         return self._reports
+
+    def ends_for(self, before: RunningGeneration | None) -> dict[str, Mapping[int, int] | None]:
+        """The offsets, by table and partition, before which a record of the generation before should be in this one.
+
+        A build has everything that its topics had at its start, unless it does not begin with their first record. What
+        the one before has of later ones is no loss, but one that cannot go on has no later ones. A generation that
+        somebody goes back to lacks what Kafka has still; only what Kafka has no longer is lost.
+        """
+        is_build = self.state in ("building", "catching_up")
+        is_moving = before is not None and not before.outdated
+        return {
+            table.publish: (topic.ends if is_moving else None)
+            if is_build and table.start == "earliest"
+            else self.seen.get(table.topic, topic).beginnings
+            for table in self.spec.tables
+            if (topic := self._targets.get(table.topic))
+        }
 
     def misfit(self, before: Wanted, dead_letters: Mapping[str, DeadLetters], rows: Mapping[str, int]) -> str | None:
         """Says of which topic not one record is a row of its table, among those that were not wanted before.

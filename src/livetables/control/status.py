@@ -80,6 +80,7 @@ def shapes(spec: GenerationSpec) -> tuple[TableShape, ...]:
                     ("switched", TIMESTAMP),
                     ("retired", TIMESTAMP),
                     ("rows", pa.int64()),
+                    ("lost", pa.int64()),
                     ("message", pa.string()),
                 ]
             ),

@@ -103,9 +103,11 @@ class Supervision:
             known = stored.get(generation.name)
             if known:
                 generation.count(known)
-            is_lost = generation.has_query and (
+            is_lost = (generation.has_query or generation.is_held) and (
                 known is None or (generation is self._running.live and not known.published)
             )
+            if is_lost:
+                generation.is_held = False
             if is_lost and not generation.outdated:
                 generation.outdated = "the server has lost its tables"
                 generation.stop()

@@ -103,6 +103,16 @@ class Telling:
         self._tables.set("generations", row)
         self.is_due_now()
 
+    def loses(self, name: str, records: int) -> None:
+        """A generation has records that Kafka and its successor do not have. The server knows it when this returns."""
+        self._tables.set("generations", {"generation": name, "lost": records})
+        self._tables.flush()
+
+    def kept(self, name: str, why: str) -> None:
+        """A generation stays until somebody says that it may go."""
+        self._tables.set("generations", {"generation": name, "state": "kept", "message": why})
+        self.is_due_now()
+
     def _pipeline(self) -> PipelineReport:
         states = Counter[str](row["state"] for row in self._tables.rows("generations"))
         return PipelineReport(
@@ -140,5 +150,6 @@ def _row(generation: RunningGeneration) -> status.Row:
         "started": generation.started,
         "switched": generation.switched,
         "rows": generation.rows,
+        "lost": generation.lost or None,
         "message": generation.outdated or generation.problem,
     }

@@ -46,6 +46,8 @@ NOTES: Mapping[str, str] = {
     "server.relays": "processes that serve WebSockets beside the server's own, one for each further core",
     "server.origins": "further web origins whose pages may connect",
     "server.proxies": "addresses of proxies whose X-Forwarded-For and X-Forwarded-Proto count",
+    "server.dead_letters_max": "of a generation; with more, those of the oldest records go",
+    "server.dead_letters_megabytes": "that their values have together; with more, the same",
     "pipeline.master": "any Spark master",
     "pipeline.driver_memory_megabytes": "of Spark's driver",
     "pipeline.checkpoint_directory": "a path, or the URL of storage that all executors share",

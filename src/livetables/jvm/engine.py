@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import subprocess
 import zipfile
 from collections.abc import Callable
@@ -28,7 +29,7 @@ def compiled_engine(root: Path, compiler: Callable[[], str], say: Callable[[str]
         jar.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix=".engine-draft-", dir=jar.parent) as draft:
             classes = Path(draft) / "classes"
-            _compile(javac, classes)
+            _compile(javac, root, classes)
             packed = Path(draft) / jar.name
             with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
                 for path in sorted(classes.rglob("*.class")):
@@ -62,8 +63,9 @@ def _digest() -> str:
     return digest.hexdigest()[:16]
 
 
-def _compile(javac: str, classes: Path) -> None:
-    command = [javac, "--release", "17", "-nowarn", "-proc:none", "-cp", f"{spark_jars()}/*", "-d", str(classes)]
+def _compile(javac: str, root: Path, classes: Path) -> None:
+    path = os.pathsep.join([f"{spark_jars()}/*", f"{root}/spark/*"])  # Spark's own jars, and those of its Kafka source
+    command = [javac, "--release", "17", "-nowarn", "-proc:none", "-cp", path, "-d", str(classes)]
     ended = subprocess.run([*command, *map(str, _sources())], capture_output=True, text=True)
     if ended.returncode != 0:
         said = " ".join([line.strip() for line in ended.stderr.splitlines() if line.strip()][:COMPILER_LINES_SHOWN])

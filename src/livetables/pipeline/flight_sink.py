@@ -233,6 +233,17 @@ class FlightSink:
         answer = self._act_patiently("dead_letters", _json({"generation": generation}))
         return {source: DeadLetters(each["count"], each["reason"]) for source, each in answer.items()}
 
+    def lost_records(
+        self, generation: str, successor: str, ends: Mapping[str, Mapping[int, int] | None]
+    ) -> dict[str, int]:
+        """How many records of each topic a generation has as rows and its successor has not.
+
+        Of a table, as readers call it, only those before `ends` count, where it has some.
+        """
+        asked = {"generation": generation, "successor": successor, "ends": ends}
+        lost: dict[str, int] = self._act_patiently("lost_records", _json(asked))
+        return lost
+
     def table(self, name: str) -> pa.Table | None:
         """All rows of a status table that is published; None when there is none."""
         try:

@@ -84,7 +84,8 @@ SPARK_REDACTION = "(?i)secret|password|token|access[.]?key|jaas|credential"
 # A deep plan overflows the default stack in the stream's thread; parallel GC has the best throughput on few cores.
 # Below its size, metaspace that grows makes no full collections: with Java's 21 MB there are several in the first
 # minute, of 85 to 320 ms each, the last of them when real time starts (measured).
-JVM_OPTIONS = "-Xss16m -XX:+UseParallelGC -XX:MetaspaceSize=256m"
+# A JVM that has run out of memory may go on without one of its threads: it ends instead, and is started again.
+JVM_OPTIONS = "-Xss16m -XX:+UseParallelGC -XX:MetaspaceSize=256m -XX:+ExitOnOutOfMemoryError"
 
 
 # In real time every partition of every topic and shuffle, of every generation that runs, has a task of its own, all at

@@ -18,6 +18,8 @@ FETCH_PROPERTIES: Mapping[str, str] = {
     "fetch.max.wait.ms": "5",
 }
 
+SOURCE = "livetables.MatchOperator$Source"  # Spark's, for any timestamp
+
 # Kafka takes any time. From 1582-10-15, before which Spark counts days by another calendar, to the end of 9999, after
 # which Python has no times, a record has its own; any other has the nearest of these.
 TIME_MS_MIN, TIME_MS_MAX = -12_219_292_800_000, 253_402_300_799_999
@@ -30,7 +32,7 @@ def read_topic(
     given = {**READER_DEFAULTS, **FETCH_PROPERTIES, **kafka_properties}
     properties = {f"kafka.{name}": value for name, value in given.items()}
     reader = (
-        spark.readStream.format("kafka")
+        spark.readStream.format(SOURCE)
         .options(**properties, **start_options(table.start))
         .option("subscribe", table.topic)
         # A topic that was deleted, recreated or cut must end the query, not skip records silently.

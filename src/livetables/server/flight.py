@@ -81,6 +81,7 @@ ACTIONS = {
     "positions": "list how far each generation is in its topics",
     "dead_letters": "count the dead letters of a generation, with the first reason of each table",
     "status_table": "read all rows of a status table back, as an Arrow stream",
+    "lost_records": "count the records that a generation has and its successor has not, by topic",
     "report": "tell how far behind its topics a generation is, or why it does not move",
     "control_requests": "wait for control messages to publish",
     "control_settled": "tell what became of a control message",
@@ -154,6 +155,12 @@ class _Start(_Value):
 
 class _NamedTable(_Value):
     table: str
+
+
+class _Successor(_Value):
+    generation: str
+    successor: str
+    ends: dict[str, dict[int, int] | None]
 
 
 class _SourceReport(_Value):
@@ -292,6 +299,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
             "positions": self._positions,
             "dead_letters": self._dead_letters,
             "status_table": self._status_table,
+            "lost_records": self._lost_records,
             "report": self._report,
             "control_requests": self._control_requests,
             "control_settled": self._control_settled,
@@ -441,6 +449,10 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
                 for batch in reader:
                     writer.write_batch(batch)
         return bytes(sink.getvalue())
+
+    def _lost_records(self, _context: Any, body: Any) -> dict[str, int]:
+        asked = _decoded(_Successor.model_validate_json, _limited(body), "lost_records")
+        return self._store.lost_records(asked.generation, asked.successor, asked.ends)
 
     def _report(self, _context: Any, body: Any) -> None:
         report = _decoded(_Report.model_validate_json, _limited(body), "report")

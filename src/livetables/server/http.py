@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import anyio.to_thread
 import duckdb
 import pyarrow as pa
-from anyio import CancelScope, CapacityLimiter
+from anyio import CancelScope, CapacityLimiter, fail_after
 from fastapi import APIRouter, Depends, FastAPI, Header, Query, Request, Security
 from fastapi.exceptions import RequestValidationError
 from fastapi.security import HTTPBearer
@@ -29,12 +29,14 @@ from pydantic_core import to_json
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from livetables.errors import RequestError, StoreError
+from livetables.log import Throttle
 from livetables.server.control_door import MAX_WAITING
 from livetables.server.frames import FrameError
 from livetables.server.gate import (
@@ -95,6 +97,9 @@ KEY_DESCRIPTION = (
     "The pre-shared key. Its role is viewer (reads), operator (also sends control messages) or pipeline (sends frames, "
     "and nothing else); what it may not do is answered with 403, `forbidden`, and the role that is needed."
 )
+# A client that takes nothing of an export for so long loses it: DuckDB cannot write its file meanwhile.
+STALLED_SECONDS_MAX = 60.0
+PIECE_BYTES = 64 * 1024  # of an export, each of which a client has that time for
 
 PROBLEMS = {
     400: "The question does not fit the table, or the query is wrong",
@@ -138,6 +143,7 @@ curl -H "Authorization: Bearer $KEY" -H "Accept: text/csv" http://localhost:PORT
 """
 
 log = logging.getLogger(__name__)
+throttle = Throttle()
 
 
 def create_app(services: Services) -> FastAPI:
@@ -182,8 +188,25 @@ class Chunks(StreamingResponse):
         self._close = close
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_stalled = False
+
+        async def send_in_time(message: Message) -> None:
+            nonlocal is_stalled
+            try:
+                with fail_after(STALLED_SECONDS_MAX):
+                    await send(message)
+            except TimeoutError:
+                is_stalled = True
+                raise
+
         try:
-            await super().__call__(scope, receive, send)
+            await super().__call__(scope, receive, send_in_time)
+        except (TimeoutError, ClientDisconnect):  # Starlette takes one for the other
+            if not is_stalled:
+                raise
+            # Returning without the end of the body closes the connection.
+            client = scope.get("client") or ("?",)
+            throttle.tell(log, "export_stalled", logging.WARNING, client=client[0], seconds=STALLED_SECONDS_MAX)
         finally:
             with CancelScope(shield=True):
                 await run_in_threadpool(self._close)
@@ -431,7 +454,8 @@ def _exported(services: Services, name: str, selection: Selection, offset: int, 
 
 async def _on_threads(chunks: Iterator[bytes]) -> AsyncIterator[bytes]:
     while (chunk := await run_in_threadpool(next, chunks, None)) is not None:
-        yield chunk
+        for start in range(0, len(chunk), PIECE_BYTES):
+            yield chunk[start : start + PIECE_BYTES]
 
 
 def _encoding(media_type: MediaType) -> Callable[[pa.Schema, Iterable[pa.RecordBatch]], Iterator[bytes]]:

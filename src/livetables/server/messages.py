@@ -124,7 +124,7 @@ class ServerStatus(BaseModel):
 
 
 class ControlMessage(BaseModel):
-    """Topics and the join to switch to, what is left out staying as it is; or `rollback` alone."""
+    """Topics and the join to switch to, what is left out staying as it is; or `rollback` or `discard` alone."""
 
     model_config = ConfigDict(
         extra="allow",
@@ -133,12 +133,13 @@ class ControlMessage(BaseModel):
             "properties": {
                 "joinType": {"type": "string", "maxLength": MAX_TEXT_CHARACTERS},
                 "rollback": {"const": True},
+                "discard": {"type": "string", "maxLength": MAX_TEXT_CHARACTERS},
             },
             "patternProperties": {
                 "^[A-Za-z_][A-Za-z0-9_]*Topic$": {"type": "string", "maxLength": MAX_TEXT_CHARACTERS}
             },
             "additionalProperties": False,
-            "not": {"required": ["rollback"], "minProperties": 2},
+            "not": {"anyOf": [{"required": ["rollback"]}, {"required": ["discard"]}], "minProperties": 2},
             "examples": [{"usersTopic": "users_2", "joinType": "left"}, {"rollback": True}],
         },
     )
@@ -158,6 +159,10 @@ class ControlMessage(BaseModel):
                 raise ValueError("rollback is true, and goes alone")
             if not isinstance(value, str):
                 raise ValueError(f"{name!a} must be a string")
+            if name == "discard" and len(fields) == 1:
+                continue
+            if name == "discard":
+                raise ValueError("discard goes alone")
             if name != "joinType" and not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*Topic", name):
                 raise ValueError(f"{name!a} is not a control field: use joinType, or <table>Topic like usersTopic")
         return self

@@ -18,11 +18,12 @@ import uvicorn
 
 import livetables
 from livetables.config import ServerConfig
-from livetables.errors import LivetablesError, RequestError, SetupError, StoreError
+from livetables.errors import DamagedError, LivetablesError, RequestError, SetupError, StoreError
 from livetables.log import tell
 from livetables.roles import RoleKey
 from livetables.server.asgi import uvicorn_config
 from livetables.server.control_door import ControlDoor
+from livetables.server.damage import opened, set_aside
 from livetables.server.flight import FlightDoor
 from livetables.server.handover import handing_protocol
 from livetables.server.http import create_app
@@ -44,6 +45,7 @@ WEB = Path(livetables.__file__).parent / "web"  # the page, built by `make`
 BACKLOG = 2048  # a thousand browsers come back at once when a server restarts
 SWITCH_SECONDS = 0.001  # after which a thread lets another run; Python's own 5 ms are as long as a frame may take
 LOOK_SECONDS = 1.0
+TRIM_SECONDS = 10.0
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +75,8 @@ async def serve(config: ServerConfig, keys: KeySource, ready: Callable[[Addresse
     path = None if config.store == ":memory:" else Path(config.store)
     with (
         contextlib.closing(web_socket),
-        contextlib.closing(Store(path, memory_megabytes=config.memory_megabytes)) as store,
+        _setting_aside(path),
+        contextlib.closing(opened(path, config.memory_megabytes)) as store,
     ):
         tell(log, "store_opened", path=config.store, generations=len(store.generations()))
         pulse, control, metrics = Pulse(store), ControlDoor(), Metrics()
@@ -97,6 +100,7 @@ async def serve(config: ServerConfig, keys: KeySource, ready: Callable[[Addresse
         watches = [
             asyncio.create_task(services.sessions.watch(services)),
             asyncio.create_task(_follow_keys(keys, services, relays)),
+            asyncio.create_task(_trim(store, config)),
         ]
         failing = asyncio.create_task(_store_failure(store))
         app, handing = create_app(services), handing_protocol(relays.hand_over)
@@ -167,6 +171,20 @@ async def _follow_keys(keys: KeySource, services: Services, relays: Relays) -> N
             relays.change_keys(given)
 
 
+async def _trim(store: Store, config: ServerConfig) -> None:
+    """Bound what would grow for ever. Runs forever."""
+    while True:
+        await asyncio.sleep(TRIM_SECONDS)
+        try:
+            bytes_max = config.dead_letters_megabytes * 1024**2
+            deleted = await asyncio.to_thread(store.trim, config.dead_letters_max, bytes_max)
+        except (duckdb.Error, RequestError) as error:  # whatever it is, the check of the store tells if it lasts
+            log.debug("dead letters cannot be trimmed now: %s", error)
+            continue
+        if deleted:
+            tell(log, "dead_letters_trimmed", deleted=deleted)
+
+
 def _raise_file_limit() -> None:
     """Let this process, and those that it starts, have as many connections open as the system allows."""
     if resource is None:
@@ -174,6 +192,17 @@ def _raise_file_limit() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):  # some systems call more allowed than they allow
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+@contextlib.contextmanager
+def _setting_aside(path: Path | None) -> Iterator[None]:
+    """Set a store that turned out to be damaged aside when it is closed, so that the next start makes a new one."""
+    try:
+        yield
+    except DamagedError as error:
+        if path:
+            set_aside(path, error.problem)
+        raise
 
 
 async def _store_failure(store: Store) -> StoreError:

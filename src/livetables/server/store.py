@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 
 from livetables.change import Batch, TableChanges, TableShape
 from livetables.checksum import content_checksum
-from livetables.errors import RequestError, SetupError, SinkError, StoreError
+from livetables.errors import DamagedError, RequestError, SetupError, SinkError, StoreError
 from livetables.server.ahead import Ahead, FrameTimes, NotAheadError, Outcome, Unstored, Viewers
 from livetables.server.feed import Feed, changes_schema, merged
 from livetables.server.frames import FrameChanges, FrameError, TableNews, combined, frame_changes
@@ -73,7 +73,7 @@ from livetables.server.viewport import (
 )
 from livetables.server.window import KEPT_BYTES_MAX, kept_range
 from livetables.settings import choice
-from livetables.spec import DEAD_LETTERS
+from livetables.spec import DEAD_LETTERS, record_id
 from livetables.wire import (
     NO_BATCH,
     RUNS_PER_PIPELINE,
@@ -99,7 +99,17 @@ SQL_WAIT_SECONDS = 5.0
 SQL_COLUMNS_MAX = 500
 SQL_ROWS_PER_CHUNK = 8_192  # its cells may be far larger than a table's
 UNKNOWN_FIELDS_MAX = 1_000  # records may have any number of them
+FIELD_CHARACTERS_MAX = 200  # of their names, which may be as long as a record
 OTHER_FIELDS = "(others)"
+# How DuckDB's errors begin for files that it cannot read whatever is tried. A lock, a full disk or a newer version say
+# otherwise, and so does every error that has a client's own words in it.
+DAMAGE = re.compile(
+    r"Corrupt database file|Failure while replaying WAL file .*Corrupt WAL file|Serialization Error|"
+    r'IO Error: The file "[^"]*" exists, but it is not a valid DuckDB|'
+    r'IO Error: Could not read enough bytes from file "[^"]*(?<!\.tmp)"|'
+    r'FATAL Error: .*original error: "Corrupt database file',
+    re.DOTALL | re.IGNORECASE,
+)
 
 Answer = TypeVar("Answer")
 
@@ -205,6 +215,7 @@ class Store:
         self._sql_slots = threading.BoundedSemaphore(SQL_AT_ONCE)
         self._running: set[Running] = set()
         self._is_closed = False
+        self._damage: Exception | None = None  # what told that the files are damaged, when something was read
         self._database = _open(path, memory_megabytes)
         self._writer = self._database.cursor()
         self._given = Given(self._writer)
@@ -212,11 +223,14 @@ class Store:
         self.ahead = Ahead(self._rows_by_id)
         self.holding = Holding()
         self._pipeline = 0
+        self._trimmed: dict[str, int] = {}  # how far a generation's dead letters went when they were trimmed last
         self._put_to: str | None = None  # the generation that a batch is put to; with the lock of `ahead`
         try:
             self._generations: Mapping[str, Generation] = MappingProxyType(self._recovered())
         except (duckdb.Error, SetupError, ValueError, KeyError) as error:
             self.close()
+            if DAMAGE.match(str(error)):
+                raise _damaged(path, error) from None
             raise SetupError(
                 f"the store {path} was not written by this version of livetables: {first_line(error)}",
                 "set server.store to a new file; the tables are built again from Kafka",
@@ -237,11 +251,18 @@ class Store:
             self._database.close()
 
     def check(self) -> None:
-        """Read from the database; a StoreError says that this fails until the server is started again."""
+        """Read from the database; a StoreError says that this fails until the server is started again.
+
+        A DamagedError says that it fails then too: its files are damaged.
+        """
+        if self._damage is not None:
+            raise _damaged(self.path, self._damage)
         try:
             with self._snapshot() as cursor:
                 cursor.execute("SELECT count(*) FROM livetables.generations").fetchall()
         except duckdb.FatalException as error:
+            if DAMAGE.match(str(error)):
+                raise _damaged(self.path, error) from None
             said = " ".join(str(error).splitlines()[:2])  # the second line has the original error
             raise StoreError(
                 f"the store {self.path or ':memory:'} has failed: {said}",
@@ -412,6 +433,71 @@ class Store:
             query = f"SELECT source, count(*), arg_min(reason, {ROW}) FROM {table.relation} GROUP BY ALL"  # noqa: S608
             return {source: (rows, reason) for source, rows, reason in cursor.execute(query).fetchall()}
 
+    def lost_records(
+        self, generation: str, successor: str, ends: Mapping[str, Mapping[int, int] | None]
+    ) -> dict[str, int]:
+        """How many records of each topic a generation has as rows and its successor has not.
+
+        Only tables that are of the same topic in both count, and of those in `ends` only records before these offsets,
+        by partition: what comes after may be on its way to the successor.
+        """
+        self.store_shown()
+        before, after = self._begun(generation), self._begun(successor)
+        lost: Counter[str] = Counter()
+        with self._snapshot() as cursor:
+            for name, table in before.tables.items():
+                topic, other = table.shape.topic, after.tables.get(name)
+                if topic is None or other is None or other.shape.topic != topic:
+                    continue
+                query = lost_query(table.relation, other.relation, ends.get(name))
+                ((records,),) = cursor.execute(query).fetchall()
+                lost[topic] += records
+        return {topic: records for topic, records in lost.items() if records}
+
+    def trim(self, rows_max: int, bytes_max: int) -> int:
+        """Delete the dead letters of the oldest records of each generation; how many.
+
+        Those of the newest records stay: so many rows, and so many bytes of raw values. Newest is by time, then by
+        table, partition and offset, so that what stays depends on the records alone, whenever it is done: what is
+        too old once is so for ever.
+        """
+        deleted = 0
+        for name, generation in self._generations.items():
+            table = generation.tables.get(DEAD_LETTERS)
+            if table is None or self._trimmed.get(name) == table.next_row:
+                continue
+            with self._writing:
+                with self.ahead.lock:
+                    self._put_to = name
+                try:
+                    self.store_shown()
+                    deleted += self._trim(name, rows_max, bytes_max)
+                finally:
+                    self._put_to = None
+        return deleted
+
+    def _trim(self, name: str, rows_max: int, bytes_max: int) -> int:
+        """Trim a generation, while no frame of it is shown or waits to be stored."""
+        generation = self._generations.get(name)
+        if generation is None:
+            return 0
+        table = generation.tables[DEAD_LETTERS]
+        with self._snapshot() as cursor:
+            old = cursor.sql(_too_old_query(table, rows_max, bytes_max)).to_arrow_table()
+        if old.num_rows:
+            after = replace(generation, sequence=generation.sequence + 1)
+            changes = TableChanges(DEAD_LETTERS, table.shape.schema.empty_table(), old.cast(table.shape.key_schema))
+            batch = Batch(name, NO_BATCH, (changes,))
+            taken = self._before_sql(lambda: self._commit(generation, after, batch))
+            self._update(name, sequence=after.sequence)
+            self.ahead.forget_rows(name)
+            if generation.published:
+                self.feed.add(name, after.sequence, batch.changes, taken)
+            names = (stable for stable, each in names_of(generation).items() if each == DEAD_LETTERS)
+            self._tell(Changed(frozenset(names)))
+        self._trimmed[name] = table.next_row
+        return int(old.num_rows)
+
     def publish(self, generation: str) -> None:
         """Let the stable names mean this generation's tables, all in one step.
 
@@ -467,6 +553,7 @@ class Store:
             self.feed.ended(generation)
             self.staging.forget(generation)
             self._given.forget(generation)
+            self._trimmed.pop(generation, None)
             self._checkpoint()
         self._tell(Changed(frozenset(names), rebound=True))
 
@@ -667,6 +754,9 @@ class Store:
         try:
             cursor.execute("BEGIN TRANSACTION READ ONLY")
             yield cursor
+        except Exception as error:
+            self._note_damage(error)
+            raise
         finally:
             with suppress(duckdb.Error):  # an error may have ended the transaction already
                 cursor.rollback()
@@ -696,6 +786,11 @@ class Store:
                 each.give_way()
             return act()
 
+    def _note_damage(self, error: Exception) -> None:
+        """Arrow makes errors of its own of DuckDB's, so it is their text that tells."""
+        if self.path and not isinstance(error, RequestError) and DAMAGE.match(str(error)):
+            self._damage = error
+
     # Writing
 
     @contextmanager
@@ -704,7 +799,9 @@ class Store:
         try:
             yield self._writer.execute
             self._writer.commit()
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, duckdb.Error):
+                self._note_damage(error)
             with suppress(duckdb.Error):  # a commit that failed has ended the transaction
                 self._writer.rollback()
             raise
@@ -924,7 +1021,8 @@ class Store:
 
     def _count_unknown_fields(self, counted: Mapping[str, Mapping[str, int]]) -> None:
         for table, fields in counted.items():
-            for name, records in fields.items():
+            for field, records in fields.items():
+                name = field if len(field) <= FIELD_CHARACTERS_MAX else f"{field[:FIELD_CHARACTERS_MAX]}…"
                 is_known = (table, name) in self.unknown_fields or len(self.unknown_fields) < UNKNOWN_FIELDS_MAX
                 key = (table, name if is_known else OTHER_FIELDS)
                 self.unknown_fields[key] = self.unknown_fields.get(key, 0) + records
@@ -1019,6 +1117,8 @@ def _open(path: Path | None, memory_megabytes: int) -> duckdb.DuckDBPyConnection
             path.parent.mkdir(parents=True, exist_ok=True)
         database = duckdb.connect(str(path) if path else ":memory:", config=config)
     except (duckdb.Error, OSError) as error:
+        if path and DAMAGE.match(str(error)):
+            raise _damaged(path, error) from None
         is_in_use = isinstance(error, duckdb.ConnectionException) or "lock" in str(error)
         cure = in_use if is_in_use else "set server.store to a new file, in a directory that can be written"
         raise SetupError(f"cannot open the store {path}: {first_line(error)}", cure) from None
@@ -1032,6 +1132,13 @@ def _open(path: Path | None, memory_megabytes: int) -> duckdb.DuckDBPyConnection
     database.execute("SET GLOBAL python_enable_replacements = false")  # or SQL could name our own variables
     database.execute("SET GLOBAL lock_configuration = true")
     return database
+
+
+def _damaged(path: Path | None, error: Exception) -> DamagedError:
+    return DamagedError(
+        f"the store {path} is damaged: {first_line(error)}",
+        "look after its disk; the files are kept under another name, and the tables are built again from Kafka",
+    )
 
 
 def _place(generation: str, sequence: int, begun: datetime) -> Place:
@@ -1054,6 +1161,33 @@ def _advanced(generation: Generation, batch: Batch) -> dict[str, StoredTable]:
             check_columns(changes.table, table.shape.key_schema, changes.deletes.schema)
         tables[changes.table] = table.with_rows(changes.upserts.num_rows, changes.upserts)
     return tables
+
+
+def _too_old_query(table: StoredTable, rows_max: int, bytes_max: int) -> str:
+    """SQL for the keys of the dead letters beyond those of the newest records."""
+    keys = ", ".join(quoted(name) for name in table.shape.key)
+    return (
+        f"SELECT {keys} FROM {table.relation} "  # noqa: S608
+        "WINDOW newest AS (ORDER BY ts DESC, source DESC, _id DESC ROWS UNBOUNDED PRECEDING) "
+        f"QUALIFY row_number() OVER newest > {rows_max} "
+        f"OR sum(coalesce(strlen(raw), 0)) OVER newest > {bytes_max}"
+    )
+
+
+def lost_query(before: str, after: str, ends: Mapping[int, int] | None) -> str:
+    """SQL that counts the records in one relation that are not in another.
+
+    A topic that was created again has other records at the same offsets: they differ in their times.
+    """
+    ranges = " OR ".join(
+        f"lost._id BETWEEN {record_id(partition, 0)} AND {record_id(partition, end) - 1}"
+        for partition, end in (ends or {}).items()
+    )
+    bound = "true" if ends is None else ranges or "false"
+    return (
+        f"SELECT count(*) FROM {before} AS lost WHERE ({bound}) AND NOT EXISTS "  # noqa: S608
+        f"(FROM {after} AS there WHERE there._id = lost._id AND there.ts IS NOT DISTINCT FROM lost.ts)"
+    )
 
 
 def _count(cursor: duckdb.DuckDBPyConnection, relation: str) -> int:

@@ -9,6 +9,7 @@ import com.fasterxml.jackson.databind.ObjectMapper;
 import java.io.IOException;
 import java.io.Serializable;
 import java.io.UncheckedIOException;
+import java.lang.reflect.Field;
 import java.nio.ByteBuffer;
 import java.nio.charset.CharacterCodingException;
 import java.nio.charset.StandardCharsets;
@@ -16,6 +17,7 @@ import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Deque;
+import java.util.EnumSet;
 import java.util.HashMap;
 import java.util.Iterator;
 import java.util.LinkedHashSet;
@@ -24,12 +26,26 @@ import java.util.Map;
 import java.util.NoSuchElementException;
 import java.util.Set;
 import java.util.regex.Pattern;
+import org.apache.kafka.clients.consumer.ConsumerInterceptor;
+import org.apache.kafka.clients.consumer.ConsumerRecord;
+import org.apache.kafka.clients.consumer.ConsumerRecords;
+import org.apache.kafka.clients.consumer.OffsetAndMetadata;
+import org.apache.kafka.common.TopicPartition;
 import org.apache.spark.sql.Column;
 import org.apache.spark.sql.Dataset;
 import org.apache.spark.sql.Encoders;
 import org.apache.spark.sql.Row;
 import org.apache.spark.sql.api.java.UDF1;
 import org.apache.spark.sql.api.java.UDF3;
+import org.apache.spark.sql.connector.catalog.SupportsRead;
+import org.apache.spark.sql.connector.catalog.Table;
+import org.apache.spark.sql.connector.catalog.TableCapability;
+import org.apache.spark.sql.connector.catalog.TableProvider;
+import org.apache.spark.sql.connector.expressions.Transform;
+import org.apache.spark.sql.connector.metric.CustomMetric;
+import org.apache.spark.sql.connector.read.Scan;
+import org.apache.spark.sql.connector.read.ScanBuilder;
+import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
 import org.apache.spark.sql.functions;
 import org.apache.spark.sql.streaming.MapState;
 import org.apache.spark.sql.streaming.OutputMode;
@@ -39,6 +55,8 @@ import org.apache.spark.sql.streaming.TimeMode;
 import org.apache.spark.sql.streaming.TimerValues;
 import org.apache.spark.sql.streaming.ValueState;
 import org.apache.spark.sql.types.DataTypes;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import scala.Tuple2;
 import scala.jdk.javaapi.CollectionConverters;
 
@@ -914,5 +932,139 @@ public final class MatchOperator extends StatefulProcessor<String, byte[], byte[
       }
       return buffer;
     }
+  }
+
+  /**
+   * Spark's Kafka source, for any timestamp. Spark counts microseconds, so that a timestamp beyond 292,000 years ends its
+   * query. It refuses interceptors, which could see the records before, as an option; so this one is added to what
+   * Spark has made of the options, and everything else is left as it is.
+   */
+  public static final class Source implements TableProvider {
+    private final TableProvider kafka;
+
+    public Source() throws ReflectiveOperationException {
+      Class<?> provider = Class.forName(
+          "org.apache.spark.sql.kafka010.KafkaSourceProvider", true, Thread.currentThread().getContextClassLoader());
+      kafka = (TableProvider) provider.getDeclaredConstructor().newInstance();
+    }
+
+    @Override
+    public StructType inferSchema(CaseInsensitiveStringMap options) {
+      return kafka.inferSchema(options);
+    }
+
+    @Override
+    public Table getTable(StructType schema, Transform[] partitioning, Map<String, String> properties) {
+      Table table = kafka.getTable(schema, partitioning, properties);
+      return new Topics(table);
+    }
+  }
+
+  private static final class Topics implements SupportsRead {
+    private final Table table;
+
+    Topics(Table table) {
+      this.table = table;
+    }
+
+    @Override
+    public String name() {
+      return table.name();
+    }
+
+    @Override
+    public org.apache.spark.sql.connector.catalog.Column[] columns() {
+      return table.columns();
+    }
+
+    @Override
+    public Set<TableCapability> capabilities() {
+      return EnumSet.of(TableCapability.MICRO_BATCH_READ);
+    }
+
+    @Override
+    public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
+      Scan scan = ((SupportsRead) table).newScanBuilder(options).build();
+      return () -> new Topic(scan);
+    }
+  }
+
+  private static final class Topic implements Scan {
+    private final Scan scan;
+
+    Topic(Scan scan) {
+      this.scan = scan;
+    }
+
+    @Override
+    public StructType readSchema() {
+      return scan.readSchema();
+    }
+
+    @Override
+    public String description() {
+      return scan.description();
+    }
+
+    @Override
+    public CustomMetric[] supportedCustomMetrics() {
+      return scan.supportedCustomMetrics();
+    }
+
+    @Override
+    @SuppressWarnings("unchecked")
+    public MicroBatchStream toMicroBatchStream(String checkpoint) {
+      MicroBatchStream stream = scan.toMicroBatchStream(checkpoint);
+      try {
+        Field given = stream.getClass().getDeclaredField("executorKafkaParams");
+        given.setAccessible(true);
+        ((Map<String, Object>) given.get(stream)).put("interceptor.classes", Times.class.getName());
+      } catch (ReflectiveOperationException error) {
+        throw new IllegalStateException("this version of Spark's Kafka source is not known", error);
+      }
+      return stream;
+    }
+  }
+
+  /** Gives a record whose timestamp Spark cannot count the nearest one that it can. */
+  public static final class Times implements ConsumerInterceptor<byte[], byte[]> {
+    private static final long MS_MAX = Long.MAX_VALUE / 1000;
+
+    @Override
+    public ConsumerRecords<byte[], byte[]> onConsume(ConsumerRecords<byte[], byte[]> records) {
+      for (ConsumerRecord<byte[], byte[]> record : records) {
+        if (bounded(record.timestamp()) != record.timestamp()) {
+          return bounded(records);
+        }
+      }
+      return records;
+    }
+
+    private static ConsumerRecords<byte[], byte[]> bounded(ConsumerRecords<byte[], byte[]> records) {
+      Map<TopicPartition, List<ConsumerRecord<byte[], byte[]>>> bounded = new HashMap<>();
+      for (TopicPartition partition : records.partitions()) {
+        List<ConsumerRecord<byte[], byte[]>> of = new ArrayList<>();
+        for (ConsumerRecord<byte[], byte[]> each : records.records(partition)) {
+          of.add(new ConsumerRecord<>(each.topic(), each.partition(), each.offset(), bounded(each.timestamp()),
+              each.timestampType(), each.serializedKeySize(), each.serializedValueSize(), each.key(), each.value(),
+              each.headers(), each.leaderEpoch()));
+        }
+        bounded.put(partition, of);
+      }
+      return new ConsumerRecords<>(bounded);
+    }
+
+    private static long bounded(long time) {
+      return Math.max(-MS_MAX, Math.min(MS_MAX, time));
+    }
+
+    @Override
+    public void onCommit(Map<TopicPartition, OffsetAndMetadata> offsets) {}
+
+    @Override
+    public void configure(Map<String, ?> settings) {}
+
+    @Override
+    public void close() {}
   }
 }

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,12 +21,21 @@ from livetables.wire import Holder, Receipt
 from tests.support.second_pipeline import SHAPE
 from tests.support.server import TOKEN, ServerProcess
 
-SECONDS = SILENT_SECONDS + 30
-
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     with ServerProcess(tmp_path_factory.mktemp("server")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def held(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server that pipeline 2 holds."""
+    with (
+        ServerProcess(tmp_path_factory.mktemp("held")) as server,
+        closing(FlightSink(server.flight, TOKEN, number=2)) as sink,
+    ):
+        sink.begin("g", [SHAPE])
         yield server
 
 
@@ -102,13 +110,12 @@ CALLS: dict[str, Callable[[FlightSink], object]] = {
 
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("number", [1, None], ids=["an older number", "no number"])
-def test_every_call_of_another_pipeline_is_refused(tmp_path: Path, call: str, number: int | None) -> None:
-    with ServerProcess(tmp_path) as server:
-        sinks = [FlightSink(server.flight, TOKEN, number=each) for each in (number, 2)]
-        with closing(sinks[0]) as old, closing(sinks[1]) as new:
-            new.begin("g", [SHAPE])
-            with pytest.raises(FencedError, match="belongs to pipeline 2 now: process"):
-                CALLS[call](old)
+def test_every_call_of_another_pipeline_is_refused(held: ServerProcess, call: str, number: int | None) -> None:
+    with (
+        closing(FlightSink(held.flight, TOKEN, number=number)) as old,
+        pytest.raises(FencedError, match="belongs to pipeline 2 now: process"),
+    ):
+        CALLS[call](old)
 
 
 def test_a_process_that_starts_its_pipeline_again_takes_over_from_itself(server: ServerProcess) -> None:

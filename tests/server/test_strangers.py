@@ -18,7 +18,7 @@ from pyarrow import flight
 from livetables.change import Batch, TableChanges, TableShape
 from livetables.pipeline.flight_sink import SMALL_BODY_BYTES
 from livetables.server.front import PREFACE_BYTES, READER_BYTES_MAX, STRANGER_SECONDS, STRANGERS_MAX, Meter
-from livetables.server.patience import BODY_SECONDS, HEAD_SECONDS
+from livetables.server.patience import HEAD_SECONDS
 from tests.support import certificates
 from tests.support.server import TOKEN, ServerProcess
 
@@ -44,7 +44,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         yield server
 
 
-def client(server: ServerProcess) -> flight.FlightClient:
+def flight_client(server: ServerProcess) -> flight.FlightClient:
     ca_file: Path | None = getattr(server, "ca_file", None)
     trusted = {"tls_root_certs": ca_file.read_bytes()} if ca_file else {}
     return flight.FlightClient(server.flight, generic_options=[("grpc.use_local_subchannel_pool", 1)], **trusted)
@@ -86,7 +86,7 @@ def test_large_messages_without_a_key_take_no_memory(server: ServerProcess, toke
             peak = max(peak, server.rss_megabytes())
 
     def send(_: int) -> None:
-        with client(server) as each, pytest.raises(flight.FlightError):
+        with flight_client(server) as each, pytest.raises(flight.FlightError):
             list(each.do_action(flight.Action("put", body), options(token)))
 
     with ThreadPoolExecutor(5) as threads:
@@ -99,7 +99,7 @@ def test_large_messages_without_a_key_take_no_memory(server: ServerProcess, toke
 
 def test_a_reader_sends_no_large_messages_either(plain: ServerProcess) -> None:
     settings = options()
-    with client(plain) as each:
+    with flight_client(plain) as each:
         assert list(each.list_flights(options=settings)) == []
         with pytest.raises(flight.FlightError):
             each.do_get(flight.Ticket(bytes(2 * READER_BYTES_MAX)), settings).read_all()
@@ -117,28 +117,26 @@ def test_the_pipeline_sends_large_batches(plain: ServerProcess) -> None:
         sink.drop("large")
 
 
-def test_connections_without_a_key_are_closed_and_keep_nobody_out(plain: ServerProcess) -> None:
+def test_many_connections_without_a_key_keep_nobody_out(plain: ServerProcess) -> None:
     with ExitStack() as opened:
         for _ in range(2 * STRANGERS_MAX):
             opened.enter_context(socket.create_connection(("127.0.0.1", plain.flight_port)))
         with closing(plain.sink(patience_seconds=5)) as sink:
             assert sink.generations() == ()
-        with socket.create_connection(("127.0.0.1", plain.flight_port)) as idle:
-            assert is_closed(idle, STRANGER_SECONDS + LATE_SECONDS)
 
 
-def test_half_a_preface_is_not_waited_for(plain: ServerProcess) -> None:
-    with socket.create_connection(("127.0.0.1", plain.flight_port)) as half:
+def test_connections_without_a_key_are_closed_and_one_with_a_key_stays(plain: ServerProcess) -> None:
+    with closing(flight_client(plain)) as known, ExitStack() as opened:
+        list(known.list_flights(options=options()))
+        idle, half = (
+            opened.enter_context(socket.create_connection(("127.0.0.1", plain.flight_port))) for _ in range(2)
+        )
         half.sendall(b"PRI * HTTP")
-        assert is_closed(half, STRANGER_SECONDS + LATE_SECONDS)
-
-
-def test_a_connection_with_a_key_stays(plain: ServerProcess) -> None:
-    with client(plain) as each:
-        list(each.list_flights(options=options()))
-        time.sleep(STRANGER_SECONDS + 2)
-        assert "flight_sent_away" not in plain.log().rpartition("no key in time")[2]
-        assert list(each.list_flights(options=options())) == []
+        before = plain.log().count("flight_sent_away")
+        for stranger in (idle, half):
+            assert is_closed(stranger, STRANGER_SECONDS + LATE_SECONDS)
+        assert list(known.list_flights(options=options())) == []
+        assert plain.log().count("flight_sent_away") == before + 2
 
 
 def test_what_is_sent_in_calls_that_are_not_whole_is_counted() -> None:
@@ -167,31 +165,29 @@ def test_what_is_sent_in_calls_that_are_not_whole_is_counted() -> None:
 # HTTP
 
 
-@pytest.mark.parametrize(
-    "half",
-    [
-        b"",
-        b"GET /api/tables HTTP/1.1\r\nHost: x\r\nX-Slow: ",
-        b"POST /api/sql HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{",
-        b"POST /api/frames HTTP/1.1\r\nHost: x\r\nContent-Length: 100000000\r\n\r\n{",
-        f"POST /api/frames HTTP/1.1\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 1000\r\n\r\n{{".encode(),
-    ],
-    ids=["nothing", "half a head", "half a body", "half a frame", "half a frame with the key"],
-)
-def test_half_a_request_is_not_waited_for(plain: ServerProcess, half: bytes) -> None:
-    with socket.create_connection(("127.0.0.1", plain.port)) as slow:
-        slow.sendall(half)
-        assert is_closed(slow, HEAD_SECONDS + BODY_SECONDS)
+HALVES = [
+    b"",
+    b"GET /api/tables HTTP/1.1\r\nHost: x\r\nX-Slow: ",
+    b"POST /api/sql HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{",
+    b"POST /api/frames HTTP/1.1\r\nHost: x\r\nContent-Length: 100000000\r\n\r\n{",
+    f"POST /api/frames HTTP/1.1\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 1000\r\n\r\n{{".encode(),
+]
 
 
-def test_a_head_that_drips_is_not_waited_for(plain: ServerProcess) -> None:
-    with socket.create_connection(("127.0.0.1", plain.port)) as slow:
-        slow.sendall(b"GET / HTTP/1.1\r\n")
+def test_half_a_request_is_not_waited_for_nor_one_that_drips(plain: ServerProcess) -> None:
+    address = ("127.0.0.1", plain.port)
+    with ExitStack() as opened:
+        slow = [opened.enter_context(socket.create_connection(address)) for _ in HALVES]
+        for connection, half in zip(slow, HALVES, strict=True):
+            connection.sendall(half)
+        dripping = opened.enter_context(socket.create_connection(address))
+        dripping.sendall(b"GET / HTTP/1.1\r\n")
         deadline = time.monotonic() + HEAD_SECONDS + LATE_SECONDS
-        while time.monotonic() < deadline and not is_closed(slow, 0.5):
+        while time.monotonic() < deadline and not is_closed(dripping, 0.5):
             with contextlib.suppress(OSError):
-                slow.sendall(b"X: y\r\n")
+                dripping.sendall(b"X: y\r\n")
         assert time.monotonic() < deadline
+        assert [is_closed(connection, LATE_SECONDS) for connection in slow] == [True] * len(HALVES)
 
 
 def test_a_head_without_end_takes_no_memory(plain: ServerProcess) -> None:

@@ -104,7 +104,7 @@ class Doorman:
     def _published(self, request: ControlRequest) -> Receipt | RequestError:
         """Publish a message, unless it was before: the server may have lost that answer, or the client the server's."""
         message_id = request.message_id
-        if message_id in self._published_before:
+        if message_id and message_id in self._published_before:
             return self._published_before[message_id]
         about = {SYSTEM_FIELD: self._system, **({ID_FIELD: message_id} if message_id else {})}
         try:

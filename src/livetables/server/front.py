@@ -171,7 +171,7 @@ class Front:
             sock=self._listening,
             limit=CHUNK_BYTES,
             ssl=self._tls,
-            **({"ssl_handshake_timeout": STRANGER_SECONDS} if self._tls else {}),
+            ssl_handshake_timeout=STRANGER_SECONDS if self._tls else None,
         )
         watching = asyncio.create_task(self._watch())
         await self._ended.wait()

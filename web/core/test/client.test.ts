@@ -1,6 +1,5 @@
 import { afterEach, beforeEach, describe, expect, expectTypeOf, it, vi } from "vitest";
 import { LiveTablesClient } from "../src/client.js";
-import type { Welcome } from "../src/protocol.js";
 import type { SocketConstructor } from "../src/surroundings.js";
 import { nodeChecksum } from "./support/checksum.js";
 import { FakeSurroundings, settled } from "./support/fake.js";
@@ -38,7 +37,7 @@ describe("the role of the key", () => {
     client.role$.subscribe((role) => roles.push(role));
     const connecting = client.connect();
     world.socket.open();
-    world.socket.receive({ ...WELCOME, role: told } as Welcome);
+    world.socket.receive({ ...WELCOME, role: told });
     await connecting;
     expect(client.role).toBe(expected);
     client.close();

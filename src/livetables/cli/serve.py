@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 from functools import partial
 
@@ -13,9 +14,9 @@ from livetables.server.key import generated_token
 from livetables.server.run import Addresses, serve
 
 try:
-    from uvloop import run as run_loop
+    import uvloop
 except ModuleNotFoundError:  # Windows
-    from asyncio import run as run_loop
+    uvloop = None  # type: ignore[assignment]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,6 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"serving {addresses.http}  Flight {addresses.flight}  (Ctrl-C stops)", flush=True)
 
     keys = partial(tokens_in, token_file) if token_file else lambda: (token,)
-    run_loop(serve(config.server, keys, ready))
+    serving = serve(config.server, keys, ready)
+    asyncio.run(serving) if uvloop is None else uvloop.run(serving)
     print("stopped", flush=True)
     return 0

@@ -62,12 +62,12 @@ def started(verb: str, directory: Path, settings: Mapping[str, str]) -> subproce
     )
 
 
-def line_with(lines: Iterator[str], part: str) -> str:
-    """The first line that has this in it; what was said before is in the error if none has."""
+def line_beginning(lines: Iterator[str], beginning: str) -> str:
+    """The first line that begins so; what was said before is in the error if none does."""
     said = []
     for line in lines:
         said.append(line)
-        if part in line:
+        if line.startswith(beginning):
             return line
     raise AssertionError("".join(said))
 
@@ -108,7 +108,7 @@ def test_the_server_serves_and_ends_at_a_signal(tmp_path: Path) -> None:
     with started("serve", tmp_path, settings) as server:
         try:
             assert server.stdout
-            address = line_with(server.stdout, "serving http").split()[1]
+            address = line_beginning(server.stdout, "serving ").split()[1]
             assert Door(address, TOKEN, STOP_SECONDS).get("/healthz")
             server.send_signal(signal.SIGINT)
             assert server.wait(STOP_SECONDS) == 0
@@ -128,8 +128,8 @@ def test_the_pipeline_starts_spark_and_looks_for_kafka(tmp_path: Path) -> None:
     with started("pipeline", tmp_path, settings) as pipeline:
         try:
             assert pipeline.stdout
-            line_with(pipeline.stdout, "starting Spark on local[1]")
-            line_with(pipeline.stdout, "waiting: ")
+            line_beginning(pipeline.stdout, "starting Spark on local[1]")
+            line_beginning(pipeline.stdout, "waiting: ")
             pipeline.send_signal(signal.SIGINT)
             assert pipeline.wait(STOP_SECONDS) == 0
         finally:

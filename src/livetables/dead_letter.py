@@ -86,7 +86,7 @@ class _Number:
         zeros = power + len(digits) - len(significant)
         if zeros < 0 or len(significant) + zeros > INT64_DIGITS:
             return None
-        return int(match["sign"] + significant) * 10**zeros
+        return int(match["sign"] + significant + "0" * zeros)
 
     def shown(self) -> int | float:
         """About the same, for what shows it among others."""

@@ -28,7 +28,7 @@ def locked(file: IO[Any]) -> bool:
     place = os.lseek(file.fileno(), 0, os.SEEK_CUR)
     os.lseek(file.fileno(), LOCKED_BYTE, os.SEEK_SET)
     try:
-        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
     except OSError:
         return False
     finally:

@@ -108,6 +108,7 @@ def test_any_value_has_a_reason_where_the_rules_do_not_take_it(value: str) -> No
 
 
 @pytest.mark.spark
+@pytest.mark.usefixtures("spark")
 @settings(deadline=None, max_examples=500)
 @given(written)
 def test_any_value_is_converted_as_the_rules_say(value: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 
 from livetables.cli.options import add_config_option, chosen_config, keep_files_private
@@ -13,9 +14,9 @@ from livetables.server.key import generated_token
 from livetables.server.run import Addresses, serve
 
 try:
-    from uvloop import run as run_loop
+    import uvloop
 except ModuleNotFoundError:  # Windows
-    from asyncio import run as run_loop
+    uvloop = None  # type: ignore[assignment]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,6 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     def ready(addresses: Addresses) -> None:
         print(f"serving {addresses.http}  Flight {addresses.flight}  (Ctrl-C stops)", flush=True)
 
-    run_loop(serve(config.server, lambda: (*server_keys(config, os.environ), *made), ready))
+    serving = serve(config.server, lambda: (*server_keys(config, os.environ), *made), ready)
+    asyncio.run(serving) if uvloop is None else uvloop.run(serving)
     print("stopped", flush=True)
     return 0

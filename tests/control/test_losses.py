@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from confluent_kafka import TopicPartition
@@ -21,7 +22,11 @@ from tests.support.system import Row, System
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
-SETTINGS = {"LIVETABLES_GENERATIONS_LINGER_SECONDS": "1", "LIVETABLES_GENERATIONS_SWITCH_AFTER_SECONDS": "600"}
+SETTINGS = {
+    "LIVETABLES_GENERATIONS_LINGER_SECONDS": "1",
+    "LIVETABLES_GENERATIONS_SWITCH_AFTER_SECONDS": "600",
+    "LIVETABLES_PIPELINE_BATCH_SECONDS": "5",  # so that there is soon a commit to go on from
+}
 
 
 @pytest.fixture(scope="module")
@@ -89,3 +94,44 @@ def test_a_switch_says_what_kafka_no_longer_has_and_keeps_it_until_told_otherwis
     assert row_of(system, before)["state"] == "retired"
     assert before not in system.stored_generations() | system.checkpoints()
     system.wait_for_tables()
+
+
+def damage(file: Path, kind: str) -> None:
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2] if kind == "truncated" else b"\xff\x00?" * 100)
+    (file.parent / f".{file.name}.crc").unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("part", "kind"), [("offsets", "garbage"), ("commits", "truncated"), ("state", "garbage"), ("metadata", "garbage")]
+)
+def test_a_damaged_checkpoint_is_kept_aside_and_its_generation_built_again(
+    system: System, part: str, kind: str
+) -> None:
+    before = system.status()["generation"]
+    system.wait(lambda: row_of(system, before)["state"] == "live", "it is live", system.generations)
+    checkpoint = system.directory / "checkpoints" / before
+    system.wait(lambda: any((checkpoint / "commits").glob("[0-9]*")), "a batch is committed")
+    assert system.pipeline.stop() == 0
+    files = [checkpoint / part] if part == "metadata" else [each for each in (checkpoint / part).rglob("*")]
+    for file in files:
+        if file.is_file() and not file.name.startswith("."):
+            damage(file, kind)
+    restarted = system.pipeline.log_end()
+    system.pipeline.start()
+    system.wait(lambda: system.status()["generation"] != before, "another generation is live", system.status)
+    system.wait_for_tables()
+    (logged,) = system.pipeline.events("checkpoint_damaged", restarted)
+    assert logged["generation"] == before
+    aside = [each for each in (system.directory / "checkpoints").iterdir() if each.name.startswith(f"{before}.damaged")]
+    assert [str(each) for each in aside] == [logged["kept"]]
+    assert not checkpoint.exists()
+
+
+@pytest.mark.parametrize("kind", ["garbage", "truncated"])
+def test_a_damaged_store_is_kept_aside_and_its_tables_are_built_again(system: System, kind: str) -> None:
+    system.server.stop()
+    damage(system.directory / "store.duckdb", kind)
+    system.server.start()
+    system.wait_for_tables()
+    assert "event=store_damaged" in system.server.log()
+    assert list(system.directory.glob("store.duckdb.damaged-*"))

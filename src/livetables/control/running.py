@@ -20,7 +20,7 @@ from livetables.control.generation import Event, State, next_state
 from livetables.control.resolve import Wanted
 from livetables.pipeline.checkpoints import Checkpoints
 from livetables.pipeline.flight_sink import DeadLetters, FlightSink, StoredGeneration
-from livetables.pipeline.java_errors import JAVA_ERRORS, with_causes
+from livetables.pipeline.java_errors import JAVA_ERRORS, is_of_checkpoint, java_causes, printed, with_causes
 from livetables.pipeline.kafka_clients import Redaction, with_own_login
 from livetables.pipeline.lag import Offsets, committed_offsets, has_every_record, lag_of, records_read
 from livetables.pipeline.modes import Mode, ModeChoice, batch_seconds
@@ -109,6 +109,7 @@ class RunningGeneration:
         self.trouble: str | None = None  # why its query died
         self.blocked: str | None = None  # why its topics cannot be read
         self.outdated: str | None = None  # why it can never be right again, and another must take its place
+        self._is_checkpoint_doubted = False  # whether that came from reading its checkpoint
         self.starts = 0  # of its query
         self.tries = 0  # starts without a sign that it works since
         self.due = 0.0  # when to start it (again)
@@ -179,6 +180,7 @@ class RunningGeneration:
             self._stored, self._has_brought = None, False
         except JAVA_ERRORS as error:
             self._wait(_first_line(str(error)))
+            self._doubt_checkpoint(java_causes(error))
 
     def is_working(self) -> bool:
         """Whether its query runs, and has done something since its start: a batch, or in real time records or tasks."""
@@ -210,11 +212,26 @@ class RunningGeneration:
             self._wait(self._too_few_slots())
         else:
             self._wait(_root_cause(causes))
+            self._doubt_checkpoint(causes)
         if refusal and refusal[1] != "fenced":
             self.outdated = f"the server does not have what was delivered to it: {self.trouble}"
         elif any("KAFKA_DATA_LOSS" in message for message in messages):
             self.outdated = self.trouble
         self._query = None
+
+    def _doubt_checkpoint(self, causes: Sequence[Any]) -> None:
+        self._is_checkpoint_doubted = bool(causes) and is_of_checkpoint(printed(self._ground.spark, causes[0]))
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether its query has died again and again, the last time because of what its checkpoint has."""
+        return self.has_failed() and self._is_checkpoint_doubted
+
+    def set_checkpoint_aside(self) -> str:
+        """Give up a damaged checkpoint; where it is kept. Another generation must take this one's place."""
+        aside = self._ground.checkpoints.set_aside(self.name, datetime.now(UTC))
+        self.outdated = f"its checkpoint is damaged, and kept as {aside}: {self.trouble}"
+        return aside
 
     def stop(self) -> None:
         """End its query, in the middle of a batch if need be. What it has stays."""

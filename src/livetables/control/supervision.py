@@ -59,6 +59,9 @@ class Supervision:
             if not generation.blocked and not generation.outdated:
                 self.start(generation)
         live = self._running.live
+        if live and live.is_damaged and not live.outdated:
+            kept = live.set_checkpoint_aside()
+            tell("checkpoint_damaged", generation=live.name, kept=kept, cause=live.trouble)
         if live and live.state == "live" and (live.has_failed() or (live.blocked and not live.has_query)):
             live.move("query_died")
             tell("failed", generation=live.name, cause=live.problem)

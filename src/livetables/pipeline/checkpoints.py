@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,13 @@ class Checkpoints:
         """Removing one that is not there changes nothing."""
         path = self._java_path(self.path(generation))
         path.getFileSystem(self._configuration).delete(path, True)
+
+    def set_aside(self, generation: str, moment: datetime) -> str:
+        """Give a damaged one a name that says so; where it is now. It is nobody's checkpoint any more."""
+        aside = f"{self.path(generation)}.damaged-{moment:%Y%m%dT%H%M%SZ}"
+        path = self._java_path(self.path(generation))
+        path.getFileSystem(self._configuration).rename(path, self._java_path(aside))
+        return aside
 
     def _listed(self, directory: str) -> list[Any]:
         path = self._java_path(directory)

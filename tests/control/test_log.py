@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from livetables.up.broker import Broker
-from tests.support.kafka import Record, delete_topic, produce
+from tests.support.kafka import Record, produce
 from tests.support.system import System
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
@@ -87,13 +87,3 @@ def test_a_message_that_is_rejected_is_logged_with_the_reason(system: System, co
     start = send(system, control_broker, {"joinType": "cross"})
     assert "there is no join 'cross'" in wait_for(system, "rejected", start)["why"]
     assert logged(system, start, ("control", "resolved", "build", "rejected")) == ["control", "rejected"]
-
-
-def test_a_live_generation_that_fails_is_logged_with_the_cause(system: System) -> None:
-    """The last test: its topic does not come back."""
-    start = system.pipeline.log_end()
-    (live,) = system.live_generations()
-    delete_topic(system.bootstrap, system.now.users)
-    failed = wait_for(system, "failed", start)
-    assert failed["generation"] == live
-    assert system.now.users in failed["cause"]

@@ -23,10 +23,10 @@ from rich.table import Table as ScreenTable
 from bench.door import Door
 from bench.load import account, count_records, create_topics, send, steady_accounts, user
 from bench.measure import Run
-from livetables.config import load_config
-from livetables.pipeline.session import start_session
-from livetables.spec import GenerationSpec, JoinType, View
-from livetables.up.broker import Broker
+from livetables.config.load import load_config
+from livetables.jvm.session import start_session
+from livetables.local.broker import Broker
+from livetables.model.spec import GenerationSpec, JoinType, View
 
 WORKLOADS: dict[str, JoinType | None] = {
     "parse": None,

@@ -31,7 +31,7 @@ from websockets.exceptions import ConnectionClosed
 from bench.pauses import no_collections
 from bench.sender import FrameSender
 from bench.serving import SCHEMA, SHAPES, TABLE
-from livetables.change import Batch, TableChanges
+from livetables.model.change import Batch, TableChanges
 from tests.support.server import TOKEN, ServerProcess
 
 LOAD_ROWS = 250_000

@@ -13,9 +13,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from bench.door import Door
-from livetables.pipeline.modes import Mode
-from livetables.pipeline.query import Target, start_generation
-from livetables.spec import GenerationSpec
+from livetables.model.spec import GenerationSpec
+from livetables.pipeline.flow.modes import Mode
+from livetables.pipeline.flow.query import Target, start_generation
 
 WAIT_SECONDS = 900.0
 POLL_SECONDS = 0.05

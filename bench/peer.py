@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from livetables.errors import SetupError
-from livetables.spec import JoinType
+from livetables.model.errors import SetupError
+from livetables.model.spec import JoinType
 from tests.support.server import free_port
 
 ROOT = Path(__file__).resolve().parents[1]

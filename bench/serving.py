@@ -22,9 +22,9 @@ from rich.console import Console
 from rich.table import Table as ScreenTable
 
 from bench.sender import FrameSender
-from livetables.change import Batch, TableChanges, TableShape
-from livetables.server.store import Store
-from livetables.server.viewport import Filter, Sort, ViewOptions
+from livetables.model.change import Batch, TableChanges, TableShape
+from livetables.server.storage.store import Store
+from livetables.server.viewports.viewport import Filter, Sort, ViewOptions
 from tests.support.server import TOKEN, LiveClient, ServerProcess
 
 TABLE = "accounts_ui"

@@ -25,7 +25,7 @@ from rich.table import Table as ScreenTable
 from bench.__main__ import fill
 from bench.load import send, steady_accounts
 from bench.viewer import Viewer
-from livetables.up.broker import Broker
+from livetables.local.broker import Broker
 from tests.support.kafka import create_topic, wait_until
 from tests.support.server import TOKEN, ServerProcess
 from tests.support.system import PipelineProcess

@@ -29,9 +29,9 @@ from bench.load import count_records, offsets_at, send, steady_accounts
 from bench.pauses import no_collections
 from bench.peer import SCRIPT, Peer, prepared
 from bench.viewer import Viewer
-from livetables.errors import LivetablesError, SetupError
-from livetables.spec import JoinType, record_id
-from livetables.up.broker import Broker
+from livetables.local.broker import Broker
+from livetables.model.errors import LivetablesError, SetupError
+from livetables.model.spec import JoinType, record_id
 from tests.support.kafka import create_topic
 from tests.support.server import TOKEN, ServerProcess
 from tests.support.system import PipelineProcess

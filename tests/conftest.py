@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from livetables.pipeline.session import start_session
-from livetables.up.broker import Broker
+from livetables.jvm.session import start_session
+from livetables.local.broker import Broker
 from tests.support.server import ServerProcess
 
 

@@ -1,9 +1,16 @@
-"""Who may import whom, and who may look outside: the architecture's rules, held by the syntax tree."""
+"""Who may import whom, and who may look outside: the architecture's rules, held by the syntax tree.
+
+Imports are followed wherever they stand: in functions and under TYPE_CHECKING too. A package is a directory with
+modules. A module that lies beside packages (`server/main.py`, and everything at the top) stands for itself: it may be
+above them or below them.
+"""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -11,21 +18,99 @@ import pytest
 import livetables
 
 PACKAGE = Path(livetables.__file__).parent
-SOURCES = sorted(PACKAGE.rglob("*.py"))
+TESTS = Path(__file__).parent
+
+# What decides: values in, values out. Neither these nor anything that they import does I/O.
 PURE = (
-    "spec.py",
-    "change.py",
-    "dead_letter.py",
-    "errors.py",
-    "control/resolve.py",
-    "control/generation.py",
-    "server/frames.py",
-    "server/viewport.py",
-    "server/protocol.py",
-    "server/logins.py",
-    "server/origins.py",
+    "config.declarations",
+    "config.settings",
+    "config.values",
+    "formats.json",
+    "model.change",
+    "model.checksum",
+    "model.control_message",
+    "model.errors",
+    "model.spec",
+    "model.wire",
+    "pipeline.control.resolve",
+    "pipeline.flow.modes",
+    "pipeline.flow.plan",
+    "pipeline.generations.state",
+    "pipeline.generations.wanted",
+    "pipeline.reporting.status",
+    "server.access.logins",
+    "server.access.origins",
+    "server.health.freshness",
+    "server.live.protocol",
+    "server.storage.frames",
+    "server.viewports.order",
+    "server.viewports.predicate",
+    "server.viewports.row",
+    "server.viewports.viewport",
+    "server.viewports.window",
 )
-DOES_IO = {"socket", "subprocess", "pyspark", "confluent_kafka", "asyncio"}
+DOES_IO = ("asyncio", "confluent_kafka", "http", "py4j", "pyspark", "socket", "ssl", "subprocess", "urllib.request")
+
+# Packages that may be imported from (nearly) everywhere, and the only ones that they import themselves.
+FOUNDATIONS = {"model": {"model"}, "formats": {"formats", "model"}}
+
+# Who never imports whom.
+APART = [
+    ("pipeline", "server"),
+    ("server", "pipeline"),
+    *(("client", other) for other in ("server", "pipeline", "kafka", "jvm", "local", "demo", "doctor", "init")),
+]
+
+# Modules without a test file of their name, by the one that is about them.
+TESTED_BY: Mapping[str, str] = {
+    "cli/test_control.py": "client.control",
+    "cli/test_doctor.py": "doctor.machine doctor.service",
+    "cli/test_reading.py": "cli.latency cli.rendering cli.sql cli.tables cli.tail",
+    "cli/test_serve.py": "server.main",
+    "cli/test_status.py": "cli.options",
+    "client/test_connection.py": "client.html client.http client.table",
+    "client/test_follow.py": "backoff client.changes client.flight",
+    "config/test_load.py": "config.declarations config.settings config.values model.spec",
+    "demo/test_sender.py": "cli.demo_data demo.records",
+    "doctor/test_kafka.py": "doctor.sampling jvm.gateway kafka.inspection",
+    "init/test_inference.py": "formats.json init.document",
+    "jvm/test_fetch.py": "child jvm.jars",
+    "kafka/test_topics.py": "kafka.clients",
+    "local/test_broker.py": "local.ports",
+    "local/test_lock.py": "client.local_system",
+    "local/test_system.py": "cli.signals",
+    "model/test_wire.py": "model.change",
+    "pipeline/control/test_orchestrator.py": "pipeline.generations.supervision pipeline.reporting.reporter",
+    "pipeline/control/test_resolve.py": "pipeline.generations.wanted",
+    "pipeline/flow/test_query.py": "pipeline.flow.match pipeline.flow.source",
+    "pipeline/reporting/test_status_tables.py": "pipeline.reporting.status",
+    "server/access/test_endpoints.py": "server.api.asgi",
+    "server/api/test_http.py": "model.errors server.api.gate server.api.messages server.api.services",
+    "server/api/test_intake.py": "server.storage.staging",
+    "server/live/test_hub.py": "server.live.state",
+    "server/relays/test_main.py": "server.relays.handover server.relays.messages server.relays.supervisor",
+    "server/storage/test_frames.py": "server.storage.merge",
+    "server/storage/test_sql.py": "server.storage.query",
+    "server/storage/test_store.py": "server.storage.generation",
+    "pipeline/control/test_decisions.py": "pipeline.control.system",
+    "pipeline/test_fencing.py": "pipeline.process server.storage.holding",
+    "server/access/test_roles.py": "model.roles server.viewports.masking",
+    "server/access/test_strangers.py": "server.api.front server.api.patience",
+    "test_windows.py": "locks",
+}
+# Modules that no test is about, and why.
+UNTESTED: Mapping[str, str] = {
+    "server.live.serving": "protocols: types without code",
+}
+
+
+def module_name(path: Path) -> str:
+    """The module of a file, without `livetables` before it; that of the package itself is empty."""
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 
 
 def imported(source: str, package: str) -> Iterator[str]:
@@ -38,6 +123,54 @@ def imported(source: str, package: str) -> Iterator[str]:
             module = ".".join([*above, *([node.module] if node.module else [])])
             yield module
             yield from (f"{module}.{alias.name}" for alias in node.names)
+
+
+@cache
+def imports_of(module: str) -> frozenset[str]:
+    """Everything that a module of ours imports, in full."""
+    path = MODULES[module]
+    return frozenset(imported(path.read_text(), ".".join(["livetables", *path.relative_to(PACKAGE).parent.parts])))
+
+
+def ours_among(names: Iterable[str]) -> set[str]:
+    """The modules of ours that names stand for. Of `from package import module` only the module counts."""
+    found = {name.removeprefix("livetables").removeprefix(".") for name in names if is_within(name, "livetables")}
+    found &= MODULES.keys()
+    return {name for name in found if not any(other != name and is_within(other, name) for other in found)}
+
+
+def is_within(module: str, package: str) -> bool:
+    return module == package or module.startswith(f"{package}.")
+
+
+def package_of(module: str) -> str:
+    """The package that a module counts for, or the module where that lies beside packages."""
+    path = MODULES[module]
+    beside_packages = any(each.name == "__init__.py" for each in path.parent.glob("*/*.py"))
+    if path.name == "__init__.py" or beside_packages:
+        return module
+    return module.rpartition(".")[0]
+
+
+def package_graph() -> dict[str, set[str]]:
+    """Which package imports which."""
+    graph: dict[str, set[str]] = {}
+    for module in MODULES:
+        package = package_of(module)
+        others = {package_of(other) for other in ours_among(imports_of(module))}
+        graph.setdefault(package, set()).update(others - {package})
+    return graph
+
+
+def reached_from(module: str) -> dict[str, str]:
+    """Every module of ours that importing this one may load, and by whom."""
+    reached, waiting = {module: module}, [module]
+    while waiting:
+        importer = waiting.pop()
+        for other in sorted(ours_among(imports_of(importer)) - reached.keys()):
+            reached[other] = importer
+            waiting.append(other)
+    return reached
 
 
 def reads_environment(source: str) -> bool:
@@ -53,67 +186,122 @@ def reads_environment(source: str) -> bool:
     return bool({"os.environ", "os.environb", "os.getenv"} & names.union(imported(source, "")))
 
 
-def relative(path: Path) -> str:
-    return path.relative_to(PACKAGE).as_posix()
+def cycle_in(graph: Mapping[str, set[str]]) -> list[str]:
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
 
 
-def package_of(path: Path) -> str:
-    return ".".join(["livetables", *path.relative_to(PACKAGE).parent.parts])
+def test_packages_form_no_cycle() -> None:
+    assert cycle_in(package_graph()) == []
 
 
-def is_within(module: str, package: str) -> bool:
-    return module == package or module.startswith(f"{package}.")
+@pytest.mark.parametrize("package", FOUNDATIONS)
+def test_model_and_formats_import_nothing_above_them(package: str) -> None:
+    modules = [module for module in MODULES if is_within(module, package)]
+    assert modules
+    above = [
+        f"{module} imports {other}"
+        for module in modules
+        for other in ours_among(imports_of(module))
+        if other.partition(".")[0] not in FOUNDATIONS[package]
+    ]
+    assert above == []
 
 
-@pytest.mark.parametrize(
-    ("importer", "other"),
-    [
-        ("pipeline", "server"),
-        ("server", "pipeline"),
-        *(("client", other) for other in ("server", "pipeline", "control", "up", "cli")),
-    ],
-)
-def test_pipeline_and_server_never_import_each_other_nor_the_client_them(importer: str, other: str) -> None:
+@pytest.mark.parametrize(("importer", "other"), APART)
+def test_processes_and_the_client_stay_apart(importer: str, other: str) -> None:
+    assert importer in MODULES
+    assert other in MODULES
     offenders = [
-        relative(path)
-        for path in SOURCES
-        if is_within(package_of(path), f"livetables.{importer}")
-        and any(is_within(module, f"livetables.{other}") for module in imported(path.read_text(), package_of(path)))
+        f"{module} imports {name}"
+        for module in MODULES
+        if is_within(module, importer)
+        for name in ours_among(imports_of(module))
+        if is_within(name, other)
+    ]
+    assert offenders == []
+
+
+def test_nothing_imports_the_command_line_but_itself() -> None:
+    offenders = [
+        f"{module} imports {name}"
+        for module in MODULES
+        if not is_within(module, "cli")
+        for name in ours_among(imports_of(module))
+        if is_within(name, "cli")
     ]
     assert offenders == []
 
 
 def test_only_config_jars_and_the_command_line_read_the_environment() -> None:
-    allowed = ("config.py", "jars.py")
     offenders = [
-        relative(path)
-        for path in SOURCES
-        if relative(path) not in allowed
-        and not relative(path).startswith("cli/")
-        and reads_environment(path.read_text())
+        module
+        for module, path in MODULES.items()
+        if not is_within(module, "config") and not is_within(module, "cli") and module != "jvm.jars"
+        if reads_environment(path.read_text())
     ]
     assert offenders == []
 
 
-@pytest.mark.parametrize("name", [name for name in PURE if (PACKAGE / name).exists()])
-def test_what_decides_does_no_io(name: str) -> None:
-    path = PACKAGE / name
-    assert {module.split(".")[0] for module in imported(path.read_text(), package_of(path))} & DOES_IO == set()
+@pytest.mark.parametrize("module", PURE)
+def test_what_decides_does_no_io_nor_does_what_it_imports(module: str) -> None:
+    reached = reached_from(module)
+    offenders = [
+        f"{other} (imported by {importer}) imports {name}"
+        for other, importer in reached.items()
+        for name in imports_of(other)
+        if any(is_within(name, io) for io in DOES_IO)
+    ]
+    assert offenders == []
+    assert [other for other in reached if reads_environment(MODULES[other].read_text())] == []
+
+
+def own_test(module: str) -> Path:
+    *packages, name = module.split(".")
+    return TESTS.joinpath(*packages, f"test_{name}.py")
+
+
+def test_every_module_has_its_test_file_or_a_reason() -> None:
+    excused = {module for modules in TESTED_BY.values() for module in modules.split()} | UNTESTED.keys()
+    with_code = {module for module, path in MODULES.items() if path.name not in ("__init__.py", "__main__.py")}
+    without_test = {module for module in with_code if not own_test(module).exists()}
+    assert sorted(without_test - excused) == []
+    assert sorted(excused - without_test) == [], "excused, but with a test file of its own, or not there"
+
+
+def test_the_test_files_of_modules_without_their_own_are_there() -> None:
+    assert [name for name in TESTED_BY if not (TESTS / name).exists()] == []
 
 
 @pytest.mark.parametrize(
     "source",
     [
-        "import livetables.server.store",
-        "from livetables.server.store import Store",
+        "import livetables.server.main",
+        "from livetables.server.main import serve",
         "from livetables import server",
-        "from ..server import store",
+        "from ..server import main",
         "from .. import server",
         "def late():\n    import livetables.server",
+        "if TYPE_CHECKING:\n    from livetables.server.main import serve",
     ],
 )
 def test_the_rules_see_every_way_to_import(source: str) -> None:
-    assert any(is_within(module, "livetables.server") for module in imported(source, "livetables.pipeline"))
+    assert any(is_within(name, "server") for name in ours_among(imported(source, "livetables.pipeline")))
+
+
+@pytest.mark.parametrize(
+    ("graph", "has_cycle"),
+    [
+        ({"a": {"b"}, "b": {"c"}, "c": set()}, False),
+        ({"a": {"b"}, "b": {"a"}}, True),
+        ({"a": {"b"}, "b": {"c"}, "c": {"a"}}, True),
+    ],
+)
+def test_the_rules_see_a_cycle(graph: dict[str, set[str]], has_cycle: bool) -> None:
+    assert bool(cycle_in(graph)) == has_cycle
 
 
 @pytest.mark.parametrize(

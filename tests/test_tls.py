@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from livetables.errors import SetupError
+from livetables.model.errors import SetupError
 from livetables.tls import ServerCertificate, client_context, trusted_certificates
 from tests.support import certificates
 from tests.support.certificates import Certificate

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from livetables.client.door import Door
-from livetables.up.ports import free_ports
+from livetables.client.http import Door
+from livetables.local.ports import free_ports
 from tests.support.server import TOKEN
 
 STOP_SECONDS = 60

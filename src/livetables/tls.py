@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from livetables.errors import SetupError
+from livetables.model.errors import SetupError
 
 HANDSHAKE_ROUNDS = 4  # more than any handshake takes
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from livetables.up.broker import Broker
+from livetables.local.broker import Broker
 from tests.chaos.kills import CELLS, SETTINGS, SWAPPING, check_settled, kill_while_switching
 from tests.chaos.messages import run_messages
 from tests.chaos.mishaps import LINGERING, run_mishaps

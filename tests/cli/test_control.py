@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from livetables.cli.control import add_arguments, run
-from livetables.config import load_config
-from livetables.control import status
-from livetables.errors import ConfigError, SinkError
-from livetables.wire import Receipt
+from livetables.config.load import load_config
+from livetables.model.errors import ConfigError, SinkError
+from livetables.model.wire import Receipt
+from livetables.pipeline.reporting import status
 from tests.support.server import TOKEN, ServerProcess
 from tests.support.up import COMMAND, clean_environment
 

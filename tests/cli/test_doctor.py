@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from livetables.client.running import Addresses, Running
-from livetables.up.broker import Broker
+from livetables.client.local_system import Addresses, Running
+from livetables.local.broker import Broker
 from tests.support import certificates
 from tests.support.kafka import Record, create_topic, produce, unique_topic
 from tests.support.server import TOKEN, ServerProcess, free_port

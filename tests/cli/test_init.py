@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from livetables.config import load_config
-from livetables.up.broker import Broker
+from livetables.config.load import load_config
+from livetables.local.broker import Broker
 from tests.support.kafka import Record, create_topic, produce, unique_topic
 from tests.support.pipeline import Engine
 from tests.support.server import ServerProcess, free_port

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from livetables.cli import main as entry
-from livetables.errors import SetupError
+from livetables.model.errors import SetupError
 
 PRINT_LOADED = """
 import sys

@@ -16,9 +16,9 @@ import pytest
 from livetables.cli import main as entry
 from livetables.cli import pipeline as module
 from livetables.cli.pipeline import properties_file
-from livetables.kafka_properties import parse_properties
-from livetables.settings import Secret
-from livetables.up.broker import Broker
+from livetables.config.kafka_properties import parse_properties
+from livetables.config.settings import Secret
+from livetables.local.broker import Broker
 from tests.support.kafka import Record, create_topic, produce, unique_topic, wait_until
 from tests.support.server import TOKEN, ServerProcess
 from tests.support.up import COMMAND, WAIT_SECONDS, clean_environment

@@ -23,7 +23,7 @@ import pytest
 from livetables.cli.latency import latency_lines, latency_object
 from livetables.client import Clock, Latency
 from livetables.client.latency import Percentiles
-from livetables.pipeline.flight_sink import FlightSink
+from livetables.pipeline.server_client import FlightSink
 from tests.support import frames
 from tests.support.kafka import wait_until
 from tests.support.server import TOKEN, ServerProcess

@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from livetables.cli.status import show
-from livetables.client.running import Addresses, Running
+from livetables.client.local_system import Addresses, Running
 from tests.support.server import TOKEN, ServerProcess
 from tests.support.up import COMMAND, clean_environment
 

@@ -13,8 +13,8 @@ import pytest
 from rich.console import Console
 
 from livetables.cli.up import Steps, with_options
-from livetables.config import load_config
-from livetables.up.system import host_told
+from livetables.config.load import load_config
+from livetables.local.system import host_told
 from tests.support import certificates
 from tests.support.certificates import Certificate
 from tests.support.up import COMMAND, clean_environment

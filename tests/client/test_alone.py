@@ -24,11 +24,11 @@ for name in sys.argv[1:]:
 """
 MODULES = (
     "livetables",
-    "livetables.change",
+    "livetables.model.change",
     "livetables.client",
-    "livetables.config",
-    "livetables.errors",
-    "livetables.wire",
+    "livetables.config.load",
+    "livetables.model.errors",
+    "livetables.model.wire",
     "livetables.cli.main",
     "livetables.cli.options",
     "livetables.cli.control",
@@ -49,7 +49,7 @@ def test_the_client_is_imported_with_pyarrow_and_rich_alone() -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("module", ["livetables.server.store", "livetables.up.broker", "pandas"])
+@pytest.mark.parametrize("module", ["livetables.server.storage.store", "livetables.local.broker", "pandas"])
 def test_what_is_not_there_would_be_noticed(module: str) -> None:
     assert "ModuleNotFoundError" in imported(ONLY, module).stderr
 

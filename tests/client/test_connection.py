@@ -21,14 +21,14 @@ from pyarrow import flight
 
 import livetables
 from livetables import client
-from livetables.change import Batch, TableChanges, TableShape
 from livetables.client import Connection, Outcome, changes, connection, table
-from livetables.client.running import Addresses, Running
-from livetables.config import load_config
-from livetables.control import status
-from livetables.errors import ConfigError, LivetablesError, RequestError, SetupError
-from livetables.pipeline.flight_sink import FlightSink
-from livetables.wire import Receipt
+from livetables.client.local_system import Addresses, Running
+from livetables.config.load import load_config
+from livetables.model.change import Batch, TableChanges, TableShape
+from livetables.model.errors import ConfigError, LivetablesError, RequestError, SetupError
+from livetables.model.wire import Receipt
+from livetables.pipeline.reporting import status
+from livetables.pipeline.server_client import FlightSink
 from tests.support.kafka import wait_until
 from tests.support.server import TOKEN, ServerProcess, free_port
 

@@ -14,11 +14,11 @@ import pyarrow as pa
 import pytest
 
 import livetables
-from livetables.change import Batch, TableChanges, TableShape
 from livetables.client import Change, Place, Table, changes, connection
 from livetables.client.flight import Flight
-from livetables.errors import RequestError
-from livetables.pipeline.flight_sink import FlightSink
+from livetables.model.change import Batch, TableChanges, TableShape
+from livetables.model.errors import RequestError
+from livetables.pipeline.server_client import FlightSink
 from tests.support import frames
 from tests.support.kafka import wait_until
 from tests.support.server import TOKEN, ServerProcess

@@ -11,8 +11,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from livetables.client.control import send
-from livetables.client.door import Door, UnreachableError
-from livetables.errors import RequestError
+from livetables.client.http import Door, UnreachableError
+from livetables.model.errors import RequestError
 
 RECEIPT = {"topic": "control", "partition": 0, "offset": 7}
 ROW = {"outcome": "applied", "why": None, "generation": "g1"}

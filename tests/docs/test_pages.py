@@ -21,11 +21,11 @@ OPENSSL = (
     '-subj /CN=livetables -addext "subjectAltName=IP:127.0.0.1,DNS:localhost"'
 )
 # Pages whose blocks a test follows from top to bottom.
-FOLLOWED = {"README.md": "tests/up/test_system.py", "docs/TUTORIAL.md": "tests/docs/test_tutorial.py"}
+FOLLOWED = {"README.md": "tests/local/test_system.py", "docs/TUTORIAL.md": "tests/docs/test_tutorial.py"}
 # Commands that are run elsewhere, and where.
 ELSEWHERE = {
     OPENSSL: "test_the_certificate_is_one_that_clients_take",
-    "make demo": "tests/up/test_system.py runs what it runs, see below",
+    "make demo": "tests/local/test_system.py runs what it runs, see below",
     "make test": "CI runs it",
     "make check": "a part of `make test`",
     "make wheel": "tests/wheels/test_installed.py",

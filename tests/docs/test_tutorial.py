@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from livetables.up.broker import Broker
+from livetables.local.broker import Broker
 from tests.docs.test_pages import ELSEWHERE
 from tests.support.kafka import Record, create_topic, produce
 from tests.support.pages import ROOT, Reader, blocks

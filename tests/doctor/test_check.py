@@ -9,13 +9,13 @@ from contextlib import ExitStack
 
 import pytest
 
-from livetables.dead_letter import reason
 from livetables.doctor.check import Check, Facts, Finding, examined
 from livetables.doctor.sampling import FOUND_VALUE, Judged, told
-from livetables.errors import SetupError
-from livetables.pipeline.inspection import last_positions
-from livetables.pipeline.kafka_clients import Topic
-from livetables.spec import Column, Table
+from livetables.formats.json import reason
+from livetables.kafka.clients import Topic
+from livetables.kafka.inspection import last_positions
+from livetables.model.errors import SetupError
+from livetables.model.spec import Column, Table
 
 TABLE = Table("users", "user", (Column("userId", "string"), Column("age", "int64")), "users_ui")
 

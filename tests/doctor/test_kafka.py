@@ -14,17 +14,18 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from pyspark.sql import SparkSession
 
-from livetables.config import ControlConfig, load_config
+from livetables.config.kafka_properties import KafkaConfig
+from livetables.config.load import load_config
+from livetables.config.values import ControlConfig
 from livetables.doctor import kafka
 from livetables.doctor.check import Facts
 from livetables.doctor.sampling import judged
 from livetables.doctor.service import clock
-from livetables.kafka_properties import KafkaConfig
-from livetables.pipeline.gateway import Gateway
-from livetables.pipeline.inspection import Inspection
-from livetables.spec import Column, GenerationSpec, Table
-from livetables.up.broker import Broker
-from livetables.up.ports import free_ports
+from livetables.jvm.gateway import Gateway
+from livetables.kafka.inspection import Inspection
+from livetables.local.broker import Broker
+from livetables.local.ports import free_ports
+from livetables.model.spec import Column, GenerationSpec, Table
 from tests.support.kafka import WAIT_SECONDS, Record, create_topic, produce, unique_topic
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]

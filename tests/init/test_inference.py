@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from livetables.config import load_config
-from livetables.dead_letter import fault
+from livetables.config.load import load_config
+from livetables.formats.json import fault
 from livetables.init.document import Contents, document
 from livetables.init.inference import Proposal, proposed_joins, proposed_tables, table_names
-from livetables.spec import Column, Table
+from livetables.model.spec import Column, Table
 
 NAMES = st.one_of(st.sampled_from(["id", "Id", "ts", "_x", "a b", "", "n\x7f\n"]), st.text(max_size=5))
 VALUES = st.one_of(

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from livetables.errors import SetupError
-from livetables.jars import jar_directory, java_compiler
 from livetables.jvm import engine
 from livetables.jvm.engine import compiled_engine
+from livetables.jvm.jars import jar_directory, java_compiler
+from livetables.model.errors import SetupError
 
 
 class Steps:

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from livetables import jars
-from livetables.errors import SetupError
-from livetables.jars import jar_directory
 from livetables.jvm import fetch as fetching
+from livetables.jvm import jars
 from livetables.jvm.fetch import KINDS, checksums, fetch, list_digest
+from livetables.jvm.jars import jar_directory
+from livetables.model.errors import SetupError
 from tests.support.kafka import wait_until
 from tests.support.up import WAIT_SECONDS, clean_environment, is_alive
 
@@ -38,7 +38,7 @@ cp -R '{served}' "$jars"
 INSTALLED = """
 import sys
 from pathlib import Path
-from livetables import jars
+from livetables.jvm import jars
 from livetables.cli.main import main
 jars.CHECKOUT = Path("installed")
 sys.exit(main(sys.argv[1:]))

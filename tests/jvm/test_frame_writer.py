@@ -20,9 +20,9 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from livetables.pipeline.plan import plan_json
-from livetables.spec import Column, GenerationSpec, Table, record_id
-from livetables.wire import FramePart, decode_part
+from livetables.model.spec import Column, GenerationSpec, Table, record_id
+from livetables.model.wire import FramePart, decode_part
+from livetables.pipeline.flow.plan import plan_json
 from tests.support.kafka import wait_until
 
 pytestmark = pytest.mark.spark

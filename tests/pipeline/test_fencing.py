@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from livetables.change import Batch, TableChanges
-from livetables.errors import RequestError
-from livetables.pipeline.flight_sink import FencedError, FlightSink, HeldError
-from livetables.server.holding import SILENT_SECONDS, Holding
-from livetables.wire import Holder, Receipt
+from livetables.model.change import Batch, TableChanges
+from livetables.model.errors import RequestError
+from livetables.model.wire import Holder, Receipt
+from livetables.pipeline.server_client import FencedError, FlightSink, HeldError
+from livetables.server.storage.holding import SILENT_SECONDS, Holding
 from tests.support.second_pipeline import SHAPE
 from tests.support.server import TOKEN, ServerProcess
 

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 from websockets.exceptions import ConnectionClosed
 
-from livetables.change import TableShape
 from livetables.log import BURST
+from livetables.model.change import TableShape
 from tests.support.kafka import wait_until
 from tests.support.server import TOKEN, LiveClient, ServerProcess
 from tests.test_log import parsed

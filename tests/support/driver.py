@@ -19,10 +19,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from livetables.pipeline.checkpoints import Checkpoints
-from livetables.pipeline.modes import Mode
-from livetables.pipeline.query import Target, start_generation
-from livetables.pipeline.session import start_session
+from livetables.jvm.session import start_session
+from livetables.pipeline.flow.modes import Mode
+from livetables.pipeline.flow.query import Target, start_generation
+from livetables.pipeline.generations.checkpoints import Checkpoints
 from tests.support.kafka import wait_until
 from tests.support.pipeline import NUMBERS, Served, Stage, preset_spec
 from tests.support.server import TOKEN

@@ -10,9 +10,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from livetables.change import TableShape
-from livetables.spec import JoinType, record_id
-from livetables.wire import FramePart, FrameStream, Marks, StreamKind
+from livetables.model.change import TableShape
+from livetables.model.spec import JoinType, record_id
+from livetables.model.wire import FramePart, FrameStream, Marks, StreamKind
 
 Row = dict[str, Any]
 Emitted = tuple[str, StreamKind, Row]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from livetables.change import Batch, TableChanges, TableShape
-from livetables.errors import SinkError
+from livetables.model.change import Batch, TableChanges, TableShape
+from livetables.model.errors import SinkError
 
 Row = dict[str, Any]
 

@@ -17,11 +17,11 @@ from typing import Any, Protocol, Self
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from livetables.pipeline.checkpoints import Checkpoints
-from livetables.pipeline.modes import Mode
-from livetables.pipeline.plan import shapes
-from livetables.pipeline.query import Target, start_generation
-from livetables.spec import Column, GenerationSpec, JoinType, Table, View, record_position
+from livetables.model.spec import Column, GenerationSpec, JoinType, Table, View, record_position
+from livetables.pipeline.flow.modes import Mode
+from livetables.pipeline.flow.plan import shapes
+from livetables.pipeline.flow.query import Target, start_generation
+from livetables.pipeline.generations.checkpoints import Checkpoints
 from tests.support.kafka import ANY_TIME, Record, create_topic, produce, unique_topic, wait_until
 from tests.support.oracle import FIELDS, Oracle, Sent, Side, in_order
 from tests.support.server import TOKEN, ServerProcess

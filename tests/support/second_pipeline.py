@@ -11,9 +11,9 @@ import time
 
 import pyarrow as pa
 
-from livetables.change import Batch, TableChanges, TableShape
-from livetables.errors import SinkError
-from livetables.pipeline.flight_sink import FlightSink, HeldError
+from livetables.model.change import Batch, TableChanges, TableShape
+from livetables.model.errors import SinkError
+from livetables.pipeline.server_client import FlightSink, HeldError
 
 SHAPE = TableShape("people", pa.schema([("id", pa.int64())]), ("id",))
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._scram import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
-from livetables.up.broker import HOST, Broker, Ports
-from livetables.up.ports import free_ports
+from livetables.local.broker import HOST, Broker, Ports
+from livetables.local.ports import free_ports
 from tests.support.certificates import STORE_PASSWORD, Authority
 from tests.support.token_endpoint import AUDIENCE, TokenEndpoint
 

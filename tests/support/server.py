@@ -22,9 +22,9 @@ from pyarrow import flight
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
-from livetables.pipeline.flight_sink import FlightSink
-from livetables.server.viewport import Patch, patched
-from livetables.wire import FramePart, encode_part
+from livetables.model.wire import FramePart, encode_part
+from livetables.pipeline.server_client import FlightSink
+from livetables.server.viewports.viewport import Patch, patched
 
 TOKEN = "a-key-for-tests"  # noqa: S105
 START_SECONDS = 30

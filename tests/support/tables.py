@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from livetables.change import Batch, TableChanges, TableShape
+from livetables.model.change import Batch, TableChanges, TableShape
 
 Row = dict[str, Any]
 Changes = tuple[list[Row], list[Row]]  # rows to upsert, keys to delete

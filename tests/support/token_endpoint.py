@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from livetables.up.ports import LOOPBACK, free_ports
+from livetables.local.ports import LOOPBACK, free_ports
 from tests.support.certificates import modulus, signed, signing_key
 
 AUDIENCE = "kafka"

@@ -11,8 +11,8 @@ import duckdb
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from livetables.server.row import Row, rows_of
-from livetables.server.viewport import ROW, SQL_TYPES, column_type, quoted
+from livetables.server.viewports.row import Row, rows_of
+from livetables.server.viewports.viewport import ROW, SQL_TYPES, column_type, quoted
 
 SCHEMA = pa.schema(
     [

@@ -79,7 +79,7 @@ def test_the_full_wheel_has_the_package_the_page_and_what_jars_are_fetched_with(
 def test_the_client_wheel_has_only_what_is_listed(client: Path) -> None:
     packed = {name for name in names(client) if ".dist-info/" not in name}
     assert {"livetables/__init__.py", "livetables/py.typed", "livetables/cli/main.py"} < packed
-    assert {name.split("/")[1] for name in packed}.isdisjoint({"server", "pipeline", "control", "jvm", "web"})
+    assert {name.split("/")[1] for name in packed}.isdisjoint({"server", "pipeline", "kafka", "jvm", "web"})
 
 
 @pytest.mark.parametrize("name", ["full", "client"])

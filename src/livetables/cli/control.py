@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from livetables.cli.options import add_server_options, chosen_server
-from livetables.errors import ConfigError
+from livetables.model.errors import ConfigError
 
 EXAMPLES = """examples:
   livetables control --users-topic user_2                  what is not named stays as it is

@@ -16,7 +16,7 @@ from rich.markup import escape
 from livetables.cli.options import add_config_option, config_path
 from livetables.doctor import kafka, machine, sampling, service
 from livetables.doctor.check import Check, Facts, Finding, State, examined
-from livetables.errors import ConfigError
+from livetables.model.errors import ConfigError
 
 EXAMPLES = """examples:
   livetables doctor --config my.toml                    before the first `livetables up --config my.toml`

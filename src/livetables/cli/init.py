@@ -16,13 +16,14 @@ from tempfile import NamedTemporaryFile
 from rich.console import Console
 from rich.prompt import Prompt
 
-from livetables.config import Config, load_config
-from livetables.errors import ConfigError, SetupError, TopicError
+from livetables.config.load import load_config
+from livetables.config.values import Config
 from livetables.init.document import Contents, document
 from livetables.init.inference import JoinProposal, Proposal, proposed_joins, proposed_tables
-from livetables.pipeline.gateway import started_gateway
-from livetables.pipeline.inspection import Inspection
-from livetables.spec import JOIN_TYPES, join_called
+from livetables.jvm.gateway import started_gateway
+from livetables.kafka.inspection import Inspection
+from livetables.model.errors import ConfigError, SetupError, TopicError
+from livetables.model.spec import JOIN_TYPES, join_called
 
 SAMPLE_RECORDS = 1000
 ANSWER_SECONDS_MAX = 15.0

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from livetables.cli.rendering import json_line
 from livetables.client import Changes, Clock, Connection, Latency, Table
-from livetables.client.door import UnreachableError
+from livetables.client.http import UnreachableError
 from livetables.client.latency import Percentiles
 
 LOOK_SECONDS = 0.5

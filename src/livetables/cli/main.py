@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Protocol, cast
 
-from livetables.errors import LivetablesError, SetupError
+from livetables.model.errors import LivetablesError, SetupError
 
 EXIT_ERROR = 2
 EXIT_INTERRUPTED = 130

@@ -7,10 +7,11 @@ import os
 from pathlib import Path
 
 from livetables.client import Connection
-from livetables.client.door import Door
-from livetables.client.running import Addresses, Running, reachable
-from livetables.config import Config, load_config, server_ca, server_token
-from livetables.errors import ConfigError
+from livetables.client.http import Door
+from livetables.client.local_system import Addresses, Running, reachable
+from livetables.config.load import load_config, server_ca, server_token
+from livetables.config.values import Config
+from livetables.model.errors import ConfigError
 
 PRIVATE = 0o077
 SERVER_VARIABLES = {"LIVETABLES_SERVER_HOST", "LIVETABLES_SERVER_PORT"}

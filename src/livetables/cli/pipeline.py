@@ -9,16 +9,17 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 
-from livetables.cli.demo_data import stopped_by_signals
 from livetables.cli.main import main
 from livetables.cli.options import add_config_option, chosen_config, keep_files_private
-from livetables.config import Config, pipeline_token
-from livetables.control.run import run_pipeline
-from livetables.errors import ConfigError
-from livetables.jars import engine_jar, jar_directory
+from livetables.cli.signals import stopped_by_signals
+from livetables.config.load import pipeline_token
+from livetables.config.settings import Secret
+from livetables.config.values import Config
+from livetables.jvm.jars import engine_jar, jar_directory
+from livetables.jvm.session import session_settings, submitted_settings
 from livetables.log import log_to_stderr
-from livetables.pipeline.session import session_settings, submitted_settings
-from livetables.settings import Secret
+from livetables.model.errors import ConfigError
+from livetables.pipeline.main import run_pipeline
 
 SUBMITTED = "PYSPARK_GATEWAY_PORT"  # set by spark-submit, for the Python program that it starts
 

@@ -7,11 +7,11 @@ import asyncio
 import os
 
 from livetables.cli.options import add_config_option, chosen_config, keep_files_private
-from livetables.config import server_keys, server_token_file
+from livetables.config.load import server_keys, server_token_file
 from livetables.log import log_to_stderr
-from livetables.roles import RoleKey
-from livetables.server.key import generated_token
-from livetables.server.run import Addresses, serve
+from livetables.model.roles import RoleKey
+from livetables.server.access.key import generated_token
+from livetables.server.main import Addresses, serve
 
 try:
     import uvloop

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from livetables.cli.options import add_server_options, chosen_server
 from livetables.cli.rendering import json_line, lines, screen_table
-from livetables.errors import ConfigError
+from livetables.model.errors import ConfigError
 
 ROWS_SHOWN = 100
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from livetables.cli.options import add_server_options, server_and_addresses
-from livetables.client.door import Door
+from livetables.client.http import Door
 
 EXAMPLES = """examples:
   livetables status                                     of what runs in this directory

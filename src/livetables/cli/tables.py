@@ -12,7 +12,7 @@ from rich.text import Text
 
 from livetables.cli.options import add_server_options, chosen_server
 from livetables.client import TableSummary
-from livetables.spec import CONTROL_TABLES
+from livetables.model.spec import CONTROL_TABLES
 
 PIPE_WIDTH = 10_000  # no line is broken there
 

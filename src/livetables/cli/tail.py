@@ -15,9 +15,9 @@ from livetables.cli.latency import show_latency
 from livetables.cli.options import add_server_options, chosen_server
 from livetables.cli.rendering import json_line, lines, screen_table, shown_columns
 from livetables.client import Connection, Table
-from livetables.client.door import UnreachableError
-from livetables.errors import ConfigError
-from livetables.settings import choice
+from livetables.client.http import UnreachableError
+from livetables.config.settings import choice
+from livetables.model.errors import ConfigError
 
 ROWS_MAX = 10_000  # a window of the server
 LINES_BEFORE = 10

@@ -16,18 +16,19 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from livetables.cli.demo_data import stopped_by_signals
 from livetables.cli.options import add_config_option, config_path, keep_files_private
-from livetables.client.running import DIRECTORY, Addresses
-from livetables.config import Config, GenerationsConfig, load_config, server_keys, server_token, server_token_file
-from livetables.declarations import PRESETS
-from livetables.demo_records import DemoOptions
-from livetables.errors import ConfigError
-from livetables.jars import engine_jar, jar_directory
+from livetables.cli.signals import stopped_by_signals
+from livetables.client.local_system import DIRECTORY, Addresses
+from livetables.config.declarations import PRESETS
+from livetables.config.load import load_config, server_keys, server_token, server_token_file
+from livetables.config.values import Config, GenerationsConfig
+from livetables.demo.feed import AT_FULL_RATE, LAST
+from livetables.demo.records import DemoOptions
+from livetables.jvm.jars import engine_jar, jar_directory
+from livetables.local.system import System, run_system
 from livetables.log import log_to
-from livetables.server.key import generated_token
-from livetables.up.demo import AT_FULL_RATE, LAST
-from livetables.up.system import System, run_system
+from livetables.model.errors import ConfigError
+from livetables.server.access.key import generated_token
 
 DEMO_LINGER_SECONDS = 300
 

@@ -14,7 +14,7 @@ from livetables.client.connection import Connection, TableSummary, connect
 from livetables.client.control import Outcome
 from livetables.client.latency import Latency, Receipt
 from livetables.client.table import Table
-from livetables.wire import Place
+from livetables.model.wire import Place
 
 __all__ = [
     "Change",

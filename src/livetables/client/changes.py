@@ -19,13 +19,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from livetables.backoff import delays
-from livetables.checksum import content_checksum
 from livetables.client.clock import Clock
-from livetables.client.door import UnreachableError
 from livetables.client.flight import Flight
+from livetables.client.http import UnreachableError
 from livetables.client.latency import LastMinute, Latency, Receipt
-from livetables.errors import RequestError
-from livetables.wire import DELETED, ChangesHeader, Place
+from livetables.model.checksum import content_checksum
+from livetables.model.errors import RequestError
+from livetables.model.wire import DELETED, ChangesHeader, Place
 
 POLL_SECONDS = 10.0  # the server is asked to wait so long; a follower that is closed leaves its question for the rest
 ANSWER_SECONDS_MAX = 300.0  # a whole table may take a while

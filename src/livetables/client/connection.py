@@ -18,12 +18,12 @@ import pyarrow as pa
 from livetables.client.changes import Changes
 from livetables.client.clock import Clock
 from livetables.client.control import Outcome, control_message, send
-from livetables.client.door import Door
 from livetables.client.flight import Flight
 from livetables.client.html import tables_html
-from livetables.client.running import Running
+from livetables.client.http import Door
+from livetables.client.local_system import Running
 from livetables.client.table import Table
-from livetables.errors import ConfigError
+from livetables.model.errors import ConfigError
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from livetables.client.door import Door, UnreachableError
-from livetables.errors import ConfigError, RequestError, SetupError
+from livetables.client.http import Door, UnreachableError
+from livetables.model.errors import ConfigError, RequestError, SetupError
 
 LOOK_SECONDS = 0.25
 DONE = ("applied", "unchanged")

@@ -14,8 +14,8 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import flight
 
-from livetables.client.door import UnreachableError
-from livetables.errors import RequestError, SetupError
+from livetables.client.http import UnreachableError
+from livetables.model.errors import RequestError, SetupError
 from livetables.tls import trusted_certificates
 
 # With connections of its own a new client tries at once, while one that has failed refuses for a time without a try.

@@ -11,11 +11,11 @@ import pyarrow as pa
 
 from livetables.client.changes import Changes
 from livetables.client.clock import Clock
-from livetables.client.door import Door
 from livetables.client.flight import Flight
 from livetables.client.html import table_html
-from livetables.errors import SetupError
-from livetables.wire import Place
+from livetables.client.http import Door
+from livetables.model.errors import SetupError
+from livetables.model.wire import Place
 
 HEAD_ROWS = 10
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from livetables.client.running import Running
-from livetables.config import Config
-from livetables.errors import LivetablesError
-from livetables.pipeline.gateway import Gateway
-from livetables.pipeline.inspection import Inspection, Sample
-from livetables.pipeline.kafka_clients import Topic
+from livetables.client.local_system import Running
+from livetables.config.values import Config
+from livetables.jvm.gateway import Gateway
+from livetables.kafka.clients import Topic
+from livetables.kafka.inspection import Inspection, Sample
+from livetables.model.errors import LivetablesError
 
 State = Literal["ok", "warning", "broken", "skipped"]
 

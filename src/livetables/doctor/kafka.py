@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from livetables.doctor.check import Facts, Finding
-from livetables.errors import TopicError
-from livetables.pipeline.gateway import started_gateway
-from livetables.pipeline.inspection import Inspection, Sample
-from livetables.pipeline.kafka_clients import MissingTopicError, Topic
-from livetables.pipeline.topics import ARRIVAL_TIME, TIME_TYPE, arrival_cure
-from livetables.spec import Table
+from livetables.jvm.gateway import started_gateway
+from livetables.kafka.clients import MissingTopicError, Topic
+from livetables.kafka.inspection import Inspection, Sample
+from livetables.kafka.topics import ARRIVAL_TIME, TIME_TYPE, arrival_cure
+from livetables.model.errors import TopicError
+from livetables.model.spec import Table
 
 CONNECT_SECONDS_MAX = 3.0
 ANSWER_SECONDS_MAX = 10.0

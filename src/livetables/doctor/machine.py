@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
-from livetables.config import Config
+from livetables.config.values import Config
 from livetables.doctor.check import Facts, Finding
-from livetables.errors import SetupError
-from livetables.jars import engine_jar, jar_directory, java_executable
 from livetables.jvm.fetch import JarKind, faults
+from livetables.jvm.jars import engine_jar, jar_directory, java_executable
+from livetables.model.errors import SetupError
 
 try:
     import resource

@@ -10,13 +10,13 @@ from difflib import get_close_matches
 
 from pyspark.sql import SparkSession
 
-from livetables.dead_letter import reason
 from livetables.doctor.check import Facts, Finding, State
 from livetables.doctor.kafka import samples
-from livetables.errors import TopicError
-from livetables.pipeline.inspection import Sample
-from livetables.pipeline.parse import parser
-from livetables.spec import Table
+from livetables.formats.json import reason
+from livetables.kafka.inspection import Sample
+from livetables.model.errors import TopicError
+from livetables.model.spec import Table
+from livetables.pipeline.flow.parse import parser
 
 SHOWN = 3
 # What was found in a record may be nobody's business: its kind is enough here, and the dead letter shows the rest.

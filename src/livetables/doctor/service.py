@@ -13,11 +13,11 @@ from email.utils import parsedate_to_datetime
 from importlib import metadata
 from pathlib import Path
 
-from livetables.client.door import Door, UnreachableError
-from livetables.client.running import EVERY_ADDRESS, Running, reachable
-from livetables.config import load_config, server_ca, server_keys, server_token
+from livetables.client.http import Door, UnreachableError
+from livetables.client.local_system import EVERY_ADDRESS, Running, reachable
+from livetables.config.load import load_config, server_ca, server_keys, server_token
 from livetables.doctor.check import Facts, Finding
-from livetables.errors import RequestError, SetupError
+from livetables.model.errors import RequestError, SetupError
 from livetables.tls import ServerCertificate
 
 ANSWER_SECONDS_MAX = 3.0

@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 
-from livetables.config import ControlConfig, GenerationsConfig, PipelineConfig, ServerConfig
+from livetables.config.values import ControlConfig, GenerationsConfig, PipelineConfig, ServerConfig
 from livetables.init.inference import VIEW_NAME, JoinProposal, LeftOut, Proposal
-from livetables.spec import JoinType
+from livetables.model.spec import JoinType
 
 LEFT_OUT_MAX = 50
 NAME_CHARACTERS_MAX = 80

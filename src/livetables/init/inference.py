@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from livetables.dead_letter import fault
-from livetables.spec import NAME_PATTERN, Column, ColumnType, Table, joined_column_names
+from livetables.formats.json import fault
+from livetables.model.spec import NAME_PATTERN, Column, ColumnType, Table, joined_column_names
 
 VIEW_NAME = "final_ui"  # the one that control messages about the join are about
 KEY_TYPES = ("string", "int64")

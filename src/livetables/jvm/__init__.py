@@ -1,1 +1,1 @@
-"""The Java side: which jars it needs, and how they get here."""
+"""The Java side: which jars it needs, how they get here, and how a JVM and a Spark session are started."""

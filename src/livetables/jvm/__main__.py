@@ -8,10 +8,10 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from livetables.errors import LivetablesError
-from livetables.jars import java_compiler, java_executable
 from livetables.jvm.engine import compiled_engine
 from livetables.jvm.fetch import KINDS, LIST, checksums, copied_by_maven, fetch
+from livetables.jvm.jars import java_compiler, java_executable
+from livetables.model.errors import LivetablesError
 
 
 def main() -> int:

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from livetables.errors import SetupError
+from livetables.model.errors import SetupError
 
 SOURCES = Path(__file__).parent / "java"
 COMPILER_LINES_SHOWN = 5

@@ -18,9 +18,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal, get_args
 
-from livetables.errors import SetupError
+from livetables.child import spawn
 from livetables.locks import locked, wait_for_lock
-from livetables.up.child import spawn
+from livetables.model.errors import SetupError
 
 JarKind = Literal["spark", "broker"]
 KINDS: tuple[JarKind, ...] = get_args(JarKind)

@@ -1,1 +1,1 @@
-"""The life of a row: Kafka record, typed row, joined change, sink."""
+"""The pipeline's process: flow is the life of a record, control that of a control message."""

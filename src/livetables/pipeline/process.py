@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 
-from livetables.wire import Holder
+from livetables.model.wire import Holder
 
 
 @cache

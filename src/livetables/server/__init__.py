@@ -1,1 +1,1 @@
-"""Keeps the tables and shows them: store, viewport, hub, protocol, session, flight, http are the life of a change."""
+"""Keeps the tables and shows them: api, storage, viewports, live are the life of a change."""

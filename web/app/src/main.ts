@@ -1,4 +1,4 @@
 import { bootstrapApplication } from "@angular/platform-browser";
-import { App } from "./app/app";
+import { App } from "./app/shell/app";
 
 void bootstrapApplication(App);

@@ -18,9 +18,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from livetables.change import Batch, TableChanges, TableShape
-from livetables.pipeline.flight_sink import FlightSink
-from livetables.wire import SourceReport
+from livetables.model.change import Batch, TableChanges, TableShape
+from livetables.model.wire import SourceReport
+from livetables.pipeline.server_client import FlightSink
 
 TYPES: Mapping[str, pa.DataType] = {
     "string": pa.string(),

@@ -1,0 +1,64 @@
+"""Where the doors are of what `livetables up` runs in a directory, for everybody in that directory."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from livetables.config.load import token_in
+from livetables.config.settings import Secret
+
+DIRECTORY = Path(".livetables")
+EVERY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  hosts to listen on, and how to reach them from here
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """Where to reach Kafka and the server's two doors, as far as it is known."""
+
+    kafka: str | None
+    http: str
+    flight: str | None
+
+
+@dataclass(frozen=True)
+class Running:
+    """What `livetables up` tells the other commands: the addresses, the key, and the process ids by name.
+
+    A key that is in a file is not told, but where it is: it may be another later.
+    """
+
+    addresses: Addresses
+    token: str
+    pids: Mapping[str, int] = field(default_factory=dict)
+    token_file: str | None = None
+    ca_file: str | None = None  # what vouches for the server's certificate
+
+    @classmethod
+    def read(cls, directory: Path = DIRECTORY) -> Running | None:
+        """What is told in this directory; None if nothing is. A system that was killed may have left its own."""
+        try:
+            told = json.loads((directory / "up.json").read_text())
+            addresses, pids, token_file = Addresses(**told["addresses"]), told["pids"], told["token_file"]
+            token = token_in(token_file) if token_file else Secret(told["token"])
+            return cls(addresses, token, pids, token_file, told["ca_file"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def write(self, directory: Path = DIRECTORY) -> None:
+        """Tell it, to this user only, and at once: a reader finds the old or the new, whole."""
+        draft = directory / "up.json.draft"
+        draft.unlink(missing_ok=True)
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            told = asdict(self) | ({"token": None} if self.token_file else {})
+            json.dump(told, file, indent=2)
+        draft.replace(directory / "up.json")
+
+
+def reachable(host: str) -> str:
+    """How what listens on a host is called in a URL, on the same machine."""
+    address = EVERY_ADDRESS.get(host, host)
+    return f"[{address}]" if ":" in address else address

@@ -1,1 +1,0 @@
-"""Topics and joins exchanged while people watch: message, resolve, generation are the life of a control message."""

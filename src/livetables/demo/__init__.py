@@ -1,0 +1,1 @@
+"""Demo records for the shipped preset."""

@@ -1,0 +1,1 @@
+"""Record formats: how a record's value becomes a row, or why it does not."""

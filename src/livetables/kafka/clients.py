@@ -1,0 +1,571 @@
+"""The Java clients of Kafka in the driver's JVM, with values and errors of Python.
+
+They are the ones that Spark reads with, so the user's Java properties mean here what they mean to Spark: SASL, callback
+handler classes, key stores. No call stays in the JVM for longer than SLICE_SECONDS, so that Python's signals and other
+threads are served in between.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import reduce
+from itertools import count
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeVar
+
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from livetables.config.kafka_properties import READER_DEFAULTS
+from livetables.config.settings import REDACTED, Secret, guarded
+from livetables.jvm.java_errors import JAVA_ERRORS, class_names, java_causes
+from livetables.model.errors import PassingTopicError, TopicError
+from livetables.model.spec import TOPIC_CURE, is_topic_name
+from livetables.model.wire import Receipt
+
+ANSWER_SECONDS_MAX = 10.0
+SLICE_SECONDS = 0.5
+MAX_SHOWN = 200
+
+REFUSED = (
+    "the Kafka broker refuses this client: {cause}",
+    "check who logs in by kafka.sasl.jaas.config (user and password, or the client that tokens are for), "
+    "kafka.sasl.mechanism and kafka.security.protocol",
+)
+
+# What an exception of Java's, or one derived from it, means to the user: the problem and its cure.
+MEANINGS: Mapping[str, tuple[str, str]] = {
+    "UnknownTopicOrPartitionException": ("topic {topic} does not exist", "create it, or name one that exists"),
+    "UnknownTopicIdException": ("topic {topic} does not exist any more", "create it, or name one that exists"),
+    "InvalidTopicException": ("{topic} is no name of a topic", TOPIC_CURE),
+    "TopicAuthorizationException": (
+        "topic {topic} is not authorised for this client",
+        "grant its user Describe and Read on it (on the control topic Write and Create too)",
+    ),
+    "ClusterAuthorizationException": (
+        "topic {topic} is not authorised for this client",
+        "grant its user the operation on the cluster, or have the topic created by somebody who may",
+    ),
+    "LeaderNotAvailableException": ("topic {topic} has a partition without a leader", "start the broker that has it"),
+    "TimeoutException": (
+        "the Kafka broker at {servers} did not answer about topic {topic} in time",
+        "check that it runs and can be reached, and that kafka.bootstrap.servers and kafka.security.protocol fit it",
+    ),
+    "SaslAuthenticationException": REFUSED,
+    "IllegalSaslStateException": REFUSED,
+    "UnsupportedSaslMechanismException": REFUSED,
+    "SslAuthenticationException": (
+        "the Kafka broker and this client do not trust each other: {cause}",
+        "check kafka.ssl.truststore.* (whom this client trusts) and kafka.ssl.keystore.* (its own certificate)",
+    ),
+    "LoginException": ("the login at the Kafka broker cannot begin: {cause}", "mend kafka.sasl.*"),
+    "RecordTooLargeException": ("the message is too large for topic {topic}", "send a smaller one"),
+    "RetriableException": ("the Kafka broker cannot serve topic {topic} now: {cause}", "look at its log if this lasts"),
+}
+MISSING = ("UnknownTopicOrPartitionException", "UnknownTopicIdException")
+NOT_LET_IN = (
+    "SaslAuthenticationException",
+    "IllegalSaslStateException",
+    "UnsupportedSaslMechanismException",
+    "SslAuthenticationException",
+    "LoginException",
+)
+# They may be over when it is tried again, though nobody changes a topic or a setting. Users, certificates and tokens
+# are mended elsewhere, and a client that is not let in knows nothing of any topic.
+PASSING = ("LeaderNotAvailableException", "TimeoutException", "RetriableException", *NOT_LET_IN)
+NO_TOKEN = (
+    "no OAuth token for the Kafka broker: {cause}",
+    "check kafka.sasl.oauthbearer.token.endpoint.url, and clientId and clientSecret in kafka.sasl.jaas.config",
+)
+NOT_KNOWN = ("the Kafka client cannot work on topic {topic}: {cause}", "mend the kafka.* property that this is about")
+
+OWN_LOGIN = "sasl.livetables.login"
+LOGIN_NUMBERS = count()
+
+# A reader of its own belongs to no group, and a writer of single messages to no transaction.
+NOT_FOR_CLIENTS = re.compile(r"group\..*|transactional\.id|interceptor\.classes")
+LIMITS: Mapping[str, str] = {
+    "default.api.timeout.ms": f"{ANSWER_SECONDS_MAX * 1000:.0f}",
+    "request.timeout.ms": f"{ANSWER_SECONDS_MAX * 500:.0f}",
+}
+CONSUMER_PROPERTIES: Mapping[str, str] = {
+    **LIMITS,
+    "key.deserializer": "org.apache.kafka.common.serialization.ByteArrayDeserializer",
+    "value.deserializer": "org.apache.kafka.common.serialization.ByteArrayDeserializer",
+    "enable.auto.commit": "false",
+    "allow.auto.create.topics": "false",
+    # Where to read is decided here, never by the client.
+    "auto.offset.reset": "none",
+}
+PRODUCER_PROPERTIES: Mapping[str, str] = {
+    "key.serializer": "org.apache.kafka.common.serialization.ByteArraySerializer",
+    "value.serializer": "org.apache.kafka.common.serialization.ByteArraySerializer",
+    "acks": "all",
+    "linger.ms": "0",
+    "max.block.ms": f"{SLICE_SECONDS * 1000:.0f}",
+    "delivery.timeout.ms": f"{ANSWER_SECONDS_MAX * 1000:.0f}",
+    "request.timeout.ms": f"{ANSWER_SECONDS_MAX * 500:.0f}",
+}
+ADMIN = "org.apache.kafka.clients.admin"
+CLIENTS: Mapping[str, tuple[str, Mapping[str, str]]] = {
+    "admin": (f"{ADMIN}.AdminClient.create", LIMITS),
+    "consumer": ("org.apache.kafka.clients.consumer.KafkaConsumer", CONSUMER_PROPERTIES),
+    "producer": ("org.apache.kafka.clients.producer.KafkaProducer", PRODUCER_PROPERTIES),
+}
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+GIVEN_IN_SECRET = re.compile(r"""=\s*(?:"([^"]+)"|'([^']+)'|([^\s;"']+))""")
+WORD_IN_SECRET = re.compile(r"""([^\s;"'=]+)(\s*=)?""")
+JAAS_WORDS = ("required", "requisite", "sufficient", "optional")
+
+Before = TypeVar("Before")
+After = TypeVar("After")
+
+
+class Driver(Protocol):
+    """What has a JVM with the Kafka clients: a Spark session, or a JVM without one."""
+
+    @property
+    def _jvm(self) -> Any: ...
+
+
+class MissingTopicError(TopicError):
+    """There is no such topic."""
+
+
+@dataclass(frozen=True)
+class Topic:
+    """A topic as it is at one moment. Another one of the same name has another id."""
+
+    name: str
+    topic_id: str
+    beginnings: Mapping[int, int]  # the first offset of each partition
+    ends: Mapping[int, int]  # the next offset of each partition
+
+    @property
+    def records(self) -> int:
+        """How many records there are, where none was compacted away."""
+        return sum(self.ends.values()) - sum(self.beginnings.values())
+
+
+@dataclass(frozen=True)
+class ControlRecord:
+    """A record of the control topic, as it is."""
+
+    partition: int
+    offset: int
+    timestamp: datetime
+    value: bytes | None
+
+
+def with_own_login(properties: Mapping[str, str]) -> dict[str, str]:
+    """Properties for a client that logs in itself.
+
+    Clients with the same `sasl.*` properties share a login. Kafka renews its token until one comes that has expired
+    already, and then never again, for none of them.
+    """
+    own = {OWN_LOGIN: str(next(LOGIN_NUMBERS))} if properties.get("sasl.mechanism") == "OAUTHBEARER" else {}
+    return {**properties, **own}
+
+
+class Making(Future[Any]):
+    """A client that is being made; `failed_before` is why the one before it could not be."""
+
+    def __init__(self, failed_before: BaseException | None) -> None:
+        super().__init__()
+        self.failed_before = failed_before
+
+
+class Redaction:
+    """Takes what properties keep secret out of any text."""
+
+    def __init__(self, properties: Mapping[str, str]) -> None:
+        self._secrets = _secrets(properties)
+
+    def applied(self, text: str) -> str:
+        for secret in self._secrets:
+            text = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", REDACTED, text)
+        return REDACTED if isinstance(guarded("message", text), Secret) else text
+
+
+class Java:
+    """Java's classes by their full names. To find one asks the JVM for each part of its name, so it is done once."""
+
+    def __init__(self, jvm: Any) -> None:
+        self._jvm = jvm
+        self._found: dict[str, Any] = {}
+
+    def __call__(self, name: str) -> Any:
+        if name not in self._found:
+            self._found[name] = reduce(getattr, name.split("."), self._jvm)
+        return self._found[name]
+
+    def listed(self, values: Iterable[Any]) -> Any:
+        """The values as a Java list."""
+        made = self("java.util.ArrayList")()
+        for value in values:
+            made.add(value)
+        return made
+
+    def mapped(self, pairs: Iterable[tuple[Any, Any]]) -> Any:
+        """The pairs as a Java map."""
+        made = self("java.util.HashMap")()
+        for key, value in pairs:
+            made.put(key, value)
+        return made
+
+    def duration(self, seconds: float) -> Any:
+        return self("java.time.Duration").ofMillis(int(seconds * 1000))
+
+
+class Consumer:
+    """A Java consumer of one topic, with records and positions as values of Python."""
+
+    def __init__(self, java: Java, consumer: Any) -> None:
+        self._java = java
+        self._consumer = consumer
+        self._partitions: dict[int, Any] = {}
+
+    def seek(self, topic: str, positions: Mapping[int, int]) -> None:
+        create = self._java("org.apache.kafka.common.TopicPartition")
+        self._partitions = {number: create(topic, number) for number in positions}
+        self._consumer.assign(self._java.listed(self._partitions.values()))
+        for number, offset in positions.items():
+            self._consumer.seek(self._partitions[number], offset)
+
+    def poll(self, seconds_max: float) -> list[ControlRecord]:
+        polled = self._consumer.poll(self._java.duration(seconds_max))
+        if polled.isEmpty():
+            return []
+        return [
+            ControlRecord(record.partition(), record.offset(), instant(record.timestamp()), record.value())
+            for record in polled.iterator()
+        ]
+
+    def positions(self, before: Mapping[int, int]) -> dict[int, int]:
+        """Where the consumer is: beyond the last record, and beyond the marks of transactions after it."""
+        return {number: self._position(number, offset) for number, offset in before.items()}
+
+    def _position(self, number: int, before: int) -> int:
+        try:
+            return int(self._consumer.position(self._partitions[number], self._java.duration(0)))
+        except Py4JJavaError as error:
+            # After a seek or a change of leader the consumer first asks the broker whether the position holds.
+            if "TimeoutException" in class_names(error):
+                return before
+            raise
+
+
+class Clients:
+    """The Java clients of one set of properties, each made when it is first needed, and what they complain of."""
+
+    def __init__(self, driver: Driver, properties: Mapping[str, str]) -> None:
+        assert driver._jvm is not None, "a session without a JVM of its own has no Kafka client"
+        self._java = Java(driver._jvm)
+        given = {n: str(v) for n, v in properties.items() if not NOT_FOR_CLIENTS.fullmatch(n)}
+        self._properties = {**READER_DEFAULTS, **given}
+        self._redaction = Redaction(properties)
+        self._making = threading.Lock()
+        self._made: dict[str, Making] = {}
+        self._failures: dict[str, BaseException] = {}  # why a client could not be made, until it can
+        self._refused: set[str] = set()  # clients that were not let in, and have to log in anew
+        self._closed = False
+
+    def look(self, names: Iterable[str], deadline: float) -> dict[str, Topic | TopicError]:
+        """The topics, or what is wrong with each. A step is asked for all before the next: none holds another up."""
+        named: dict[str, str | TopicError] = {
+            name: name if is_topic_name(name) else self.error(name, ["InvalidTopicException"]) for name in names
+        }
+        making = self._client("admin")
+        asked = self._each(named, lambda name: self._ask_description(_ready(making, deadline), name))
+        described = self._each(
+            asked, lambda future: self._ask_offsets(_ready(making, deadline), self._answer(future, deadline))
+        )
+        return self._each(described, lambda asked: self._topic(*asked, deadline))
+
+    def names(self, deadline: float) -> list[str]:
+        """All topics that these properties may see, without Kafka's own."""
+        with self.telling("*"):
+            return sorted(self._answer(_ready(self._client("admin"), deadline).listTopics().names(), deadline))
+
+    def settings(self, topic: str, names: Iterable[str], deadline: float) -> dict[str, str]:
+        """Settings of a topic. A TopicError tells that they may not be seen."""
+        with self.telling(topic):
+            kind = self._java("org.apache.kafka.common.config.ConfigResource$Type").TOPIC
+            resource = self._java("org.apache.kafka.common.config.ConfigResource")(kind, topic)
+            admin = _ready(self._client("admin"), deadline)
+            asked = admin.describeConfigs(self._java.listed([resource])).values()[resource]
+            found = self._answer(asked, deadline)
+            entries = {name: found.get(name) for name in names}
+            return {name: str(entry.value()) for name, entry in entries.items() if entry is not None}
+
+    def create(self, name: str, deadline: float) -> None:
+        """Create a topic that keeps its records for ever, unless somebody else just did."""
+        optional = self._java("java.util.Optional")
+        topic = self._java(f"{ADMIN}.NewTopic")(name, optional.of(1), optional.empty())
+        topic.configs(self._java.mapped([("retention.ms", "-1"), ("retention.bytes", "-1")]))
+        with self.telling(name):
+            created = _ready(self._client("admin"), deadline).createTopics(self._java.listed([topic])).all()
+            try:
+                self._answer(created, deadline)
+            except Py4JJavaError as error:
+                if "TopicExistsException" not in class_names(error):
+                    raise
+
+    def send(self, topic: str, value: bytes, deadline: float) -> Receipt:
+        """Have a record published, and wait until it is."""
+        record = self._java("org.apache.kafka.clients.producer.ProducerRecord")(topic, value)
+        with self.telling(topic, "producer"):
+            producer = self._producer_for(topic, deadline)
+            try:
+                written = self._answer(producer.send(record), deadline)
+            except BaseException:
+                # What was told to have failed must not be sent later.
+                self.drop("producer")
+                raise
+            return Receipt(topic, written.partition(), written.offset())
+
+    def consumer(self, deadline: float) -> Consumer:
+        return Consumer(self._java, _ready(self._client("consumer"), deadline))
+
+    def drop(self, kind: str) -> None:
+        """Close a client at once, or when it is made; the next use makes another."""
+        with self._making:
+            making = self._made.pop(kind, None)
+        if making is not None:
+            making.add_done_callback(self._close)
+
+    def close(self) -> None:
+        with self._making:
+            self._closed = True
+        for kind in list(self._made):
+            self.drop(kind)
+
+    def _close(self, made: Future[Any]) -> None:
+        # There may be no JVM any more.
+        with suppress(Py4JError, OSError):
+            if not made.exception():
+                made.result().close(self._java.duration(0))
+
+    @contextmanager
+    def telling(self, topic: str, kind: str = "admin") -> Iterator[None]:
+        """Turns what Java throws at a client into an error that says what is wrong, without Java's stack."""
+        try:
+            yield
+        except JAVA_ERRORS as error:
+            names = class_names(error)
+            if not set(NOT_LET_IN).isdisjoint(names):
+                self._refused.add(kind)
+            raise self.error(topic, names, self._cause(error)) from None
+
+    def error(self, topic: str, class_names: Iterable[str], cause: str = "") -> TopicError:
+        """The error for an exception of these classes, those of the outermost one first."""
+        known = next((name for name in class_names if name in MEANINGS), None)
+        problem, cure = MEANINGS[known] if known else NOT_KNOWN
+        servers = self._redaction.applied(self._properties.get("bootstrap.servers", "(no address)"))
+        told = problem.format(topic=shown(topic), servers=servers, cause=cause)
+        if known in MISSING:
+            return MissingTopicError(told, cure)
+        return PassingTopicError(told, cure) if known in PASSING else TopicError(told, cure)
+
+    def _cause(self, error: Exception) -> str:
+        # Cut only when it is redacted: a part of a secret would not be found.
+        return self._redaction.applied(_root_cause(error)).partition("\n")[0][:MAX_SHOWN]
+
+    def _each(
+        self, before: Mapping[str, Before | TopicError], step: Callable[[Before], After]
+    ) -> dict[str, After | TopicError]:
+        """Takes every topic that has no problem yet through a step."""
+        after: dict[str, After | TopicError] = {}
+        for name, value in before.items():
+            try:
+                with self.telling(name):
+                    after[name] = value if isinstance(value, TopicError) else step(value)
+            except TopicError as problem:
+                after[name] = problem
+        return after
+
+    def _ask_description(self, admin: Any, name: str) -> Any:
+        options = self._java(f"{ADMIN}.DescribeTopicsOptions")()
+        asked = admin.describeTopics(self._java.listed([name]), options.includeAuthorizedOperations(True))
+        return asked.topicNameValues()[name]
+
+    def _ask_offsets(self, admin: Any, description: Any) -> tuple[Any, dict[int, Any], dict[int, Any]]:
+        name = description.name()
+        allowed = {str(operation) for operation in description.authorizedOperations() or ()}
+        if allowed and "READ" not in allowed:
+            raise self.error(name, ["TopicAuthorizationException"])
+        partitions = list(description.partitions())
+        # To ask for the offsets of such a partition would take all the time there is.
+        if not partitions or any(partition.leader() is None for partition in partitions):
+            raise self.error(name, ["LeaderNotAvailableException"])
+        create, offset = self._java("org.apache.kafka.common.TopicPartition"), self._java(f"{ADMIN}.OffsetSpec")
+        places = {partition.partition(): create(name, partition.partition()) for partition in partitions}
+        return (
+            description,
+            self._ask_offset(admin, places, offset.earliest()),
+            self._ask_offset(admin, places, offset.latest()),
+        )
+
+    def _ask_offset(self, admin: Any, places: Mapping[int, Any], offset: Any) -> dict[int, Any]:
+        """Futures of an offset of each partition, the end as far as the reader's isolation lets it read."""
+        isolation = self._properties["isolation.level"].upper()
+        level = self._java("org.apache.kafka.common.IsolationLevel").valueOf(isolation)
+        wanted = self._java.mapped((place, offset) for place in places.values())
+        asked = admin.listOffsets(wanted, self._java(f"{ADMIN}.ListOffsetsOptions")(level))
+        return {number: asked.partitionResult(place) for number, place in places.items()}
+
+    def _topic(self, description: Any, beginnings: dict[int, Any], ends: dict[int, Any], deadline: float) -> Topic:
+        return Topic(
+            description.name(),
+            description.topicId().toString(),
+            {number: self._answer(future, deadline).offset() for number, future in beginnings.items()},
+            {number: self._answer(future, deadline).offset() for number, future in ends.items()},
+        )
+
+    def _answer(self, future: Any, deadline: float) -> Any:
+        """What a Java future comes to by then. One that has come to it is never too late."""
+        unit = self._java("java.util.concurrent.TimeUnit").MILLISECONDS
+        while True:
+            left = deadline - time.monotonic()
+            try:
+                return future.get(max(1, int(1000 * min(left, SLICE_SECONDS))), unit)
+            except Py4JJavaError as error:
+                if left <= 0 or error.java_exception.getClass().getName() != "java.util.concurrent.TimeoutException":
+                    raise
+
+    def _producer_for(self, topic: str, deadline: float) -> Any:
+        """The producer, when it knows the topic and so will not block."""
+        producer = _ready(self._client("producer"), deadline)
+        while True:
+            try:
+                producer.partitionsFor(topic)
+                return producer
+            except Py4JJavaError as error:
+                if time.monotonic() > deadline or "TimeoutException" not in class_names(error):
+                    raise
+
+    def _client(self, kind: str) -> Making:
+        """A client, which a thread of its own makes: to log in can take longer than there is time.
+
+        One that could not be made is handed out once, so that its failure is told, and then made anew.
+        """
+        if kind in self._refused:
+            self._refused.discard(kind)
+            self.drop(kind)
+        with self._making:
+            assert not self._closed, "used after it was closed"
+            making = self._made.get(kind)
+            if making is None:
+                making = self._made[kind] = Making(self._failures.get(kind))
+                threading.Thread(target=self._make, args=(kind, making), name=f"kafka-{kind}", daemon=True).start()
+            elif making.done() and (failure := making.exception()):
+                self._failures[kind] = failure
+                del self._made[kind]
+            return making
+
+    def _make(self, kind: str, making: Making) -> None:
+        create, properties = CLIENTS[kind]
+        try:
+            given = self._java.mapped({**with_own_login(self._properties), **properties}.items())
+            making.set_result(self._java(create)(given))
+            self._failures.pop(kind, None)
+        except Exception as error:
+            making.set_exception(self._token_error(error) or error)
+
+    def _token_error(self, error: Exception) -> TopicError | None:
+        """Why a login got no OAuth token. The client has it in its log only, so the handler is asked once more."""
+        handler_class = self._properties.get("sasl.login.callback.handler.class")
+        if not handler_class or "LoginException" not in class_names(error):
+            return None
+        oauth = "org.apache.kafka.common.security.oauthbearer"
+        try:
+            values = self._java(f"{ADMIN}.AdminClientConfig")(self._java.mapped(self._properties.items())).values()
+            jaas = self._java("org.apache.kafka.common.security.JaasContext").loadClientContext(values)
+            handler = self._java(handler_class)()
+            handler.configure(values, self._properties.get("sasl.mechanism"), jaas.configurationEntries())
+            assert SparkContext._gateway is not None, "whoever has a JVM has started it so"
+            asked = SparkContext._gateway.new_array(self._java("javax.security.auth.callback.Callback"), 1)
+            asked[0] = self._java(f"{oauth}.OAuthBearerTokenCallback")()
+            handler.handle(asked)
+        except JAVA_ERRORS as told:
+            problem, cure = NO_TOKEN
+            return PassingTopicError(problem.format(cause=self._cause(told)), cure)
+        except (Py4JError, TypeError):  # of no use to it, as the handler of another mechanism
+            return None
+        return None
+
+
+class ClientsOwner:
+    """Whatever has Java clients of its own, which end with its `with` block."""
+
+    def __init__(self, spark: SparkSession, properties: Mapping[str, str]) -> None:
+        self._clients = Clients(spark, properties)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._clients.close()
+
+
+def _secrets(properties: Mapping[str, str]) -> list[str]:
+    """The values that no message may show, and what is given within them: `password="…"`. Longest first."""
+    values = [v for n, v in properties.items() if isinstance(v, Secret) or isinstance(guarded(n, v), Secret)]
+    given = [part for value in values for parts in GIVEN_IN_SECRET.findall(value) for part in parts]
+    # Of one that is written wrongly, Java shows the word that it stumbles over. The first names a class.
+    words = [word for value in values for word, is_name in WORD_IN_SECRET.findall(value)[1:] if not is_name]
+    within = [part for part in (*given, *words) if part and part not in JAAS_WORDS]
+    return sorted({*map(str, values), *within} - {""}, key=len, reverse=True)
+
+
+def _root_cause(error: Exception) -> str:
+    """What the root cause says, or what it is called when it says nothing."""
+    *_, root = java_causes(error)
+    said = (root.getMessage() or "").strip()
+    if " " in said:
+        return str(said)
+    # Only a path or a host: NoSuchFileException, UnknownHostException.
+    kind = re.sub(r"(?<!^)(?=[A-Z])", " ", root.getClass().getSimpleName().removesuffix("Exception")).lower()
+    return f"{kind} {said}".strip()
+
+
+def _ready(making: Making, deadline: float) -> Any:
+    """A client, when it is made in time."""
+    try:
+        return making.result(max(0.0, deadline - time.monotonic()))
+    except TimeoutError:
+        if making.failed_before:
+            raise making.failed_before from None
+        raise PassingTopicError(
+            "the Kafka client is not ready in time: it still looks for its broker or logs in",
+            "check kafka.bootstrap.servers and what the login needs, as kafka.sasl.oauthbearer.token.endpoint.url",
+        ) from None
+
+
+def instant(milliseconds: int) -> datetime:
+    """The time of a record. A client may have written any number, also one that no calendar reaches."""
+    try:
+        return EPOCH + timedelta(milliseconds=milliseconds)
+    except OverflowError:
+        return datetime.max.replace(tzinfo=UTC) if milliseconds > 0 else datetime.min.replace(tzinfo=UTC)
+
+
+def shown(name: str) -> str:
+    """A name as a message may show it, whatever somebody typed."""
+    text = json.dumps(name)
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"

@@ -1,0 +1,36 @@
+"""One `livetables up` at a time in a directory."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from livetables.client.local_system import DIRECTORY
+from livetables.locks import locked
+from livetables.model.errors import SetupError
+
+
+@contextlib.contextmanager
+def held(directory: Path = DIRECTORY) -> Iterator[None]:
+    """Hold the directory for one `livetables up`; what was told there is gone at the end.
+
+    The lock is the operating system's, so a process that is killed lets go of it.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / "up.lock").open("a+") as lock:
+        if not locked(lock):
+            lock.seek(0)
+            holder = lock.read().strip()
+            raise SetupError(
+                f"`livetables up` runs in {directory.resolve().parent} already, as process {holder}",
+                f"use that one (`livetables status`), stop it (`kill {holder}`), or start another in another directory",
+            )
+        lock.truncate(0)
+        lock.write(str(os.getpid()))
+        lock.flush()
+        try:
+            yield
+        finally:
+            (directory / "up.json").unlink(missing_ok=True)

@@ -1,0 +1,1 @@
+"""The life of a control message: inbox, resolve, decisions, orchestrator."""

@@ -1,0 +1,460 @@
+"""The loop that turns control messages into generations.
+
+A new generation is built beside the live one and takes over in one step; whatever goes wrong with it, the live one
+stays. docs/GENERATIONS.md has the states, and the invariants with the tests that hold them.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from livetables.kafka.topics import KafkaTopics, Topic, TopicProblem
+from livetables.model.errors import LivetablesError, PassingTopicError, SinkError, TopicError
+from livetables.pipeline.control.decisions import Decisions
+from livetables.pipeline.control.inbox import Inbox
+from livetables.pipeline.control.resolve import Discard, Outcome, Resolver, Rollback
+from livetables.pipeline.control.system import system_of
+from livetables.pipeline.generations.generation import NAME, Ground, RunningGeneration
+from livetables.pipeline.generations.state import ENDED, Event, to_retire
+from livetables.pipeline.generations.supervision import Running, Supervision
+from livetables.pipeline.generations.wanted import Wanted
+from livetables.pipeline.log import tell
+from livetables.pipeline.reporting import status
+from livetables.pipeline.reporting.reporter import Telling
+from livetables.pipeline.reporting.status_tables import StatusTables
+from livetables.pipeline.server_client import FencedError, FlightSink, NoAnswerError, StoredGeneration
+
+ROUND_SECONDS = 0.2
+ROUND_SECONDS_BUILDING = 0.05  # while somebody waits for a build
+UNDECIDED_SECONDS_MAX = 30.0  # for a topic that cannot be read now, unless Kafka as a whole is away
+SWEEP_SECONDS = 30.0
+LIST_SECONDS = 10.0
+TOPICS_MAX = 5_000  # that people can choose from
+REBUILD_SECONDS = 1.0  # at first, after a build that failed and has to be made nevertheless
+REBUILD_SECONDS_MAX = 60.0
+
+
+class Orchestrator:
+    """Runs generations. One thread runs it."""
+
+    def __init__(
+        self, ground: Ground, sink: FlightSink, topics: KafkaTopics, inbox: Inbox, say: Callable[[str], None]
+    ) -> None:
+        self._ground = ground
+        self._spec = ground.config.spec
+        self._sink = sink
+        self._topics = topics
+        self._inbox = inbox
+        self._tables = StatusTables(sink, self._spec)
+        control = ground.config.control
+        # On another cluster, a topic of that name is like any other.
+        self._control_topic = control.topic if control.kafka is None else None
+        resolver = Resolver(self._spec, self._control_topic, control.topics, control.system, system_of(ground.config))
+        self._decisions = Decisions(resolver, self._tables)
+        self._running = Running()
+        self._supervision = Supervision(self._running, topics, sink)
+        ui = ground.spark.sparkContext.uiWebUrl
+        self._telling = Telling(self._running, self._decisions, self._tables, sink, say, ui)
+        self._left_over: StoredGeneration | None = None  # published before the start, and not resumed
+        self._left_over_lost = 0  # records of it that its successor does not have
+        self._kept: dict[str, Wanted] = {}  # generations that stay until somebody says otherwise, oldest first
+        self._last_number = 0  # of a generation
+        self._hampered: dict[str, LivetablesError] = {}  # by step
+        self._builds_failed = 0  # in a row
+        self._just_seen: dict[str, Topic | TopicProblem] = {}  # topics that messages of this round name
+        self._undecided_since = self._build_due = self._sweep_due = self._list_due = 0.0
+
+    def run(self, stop: threading.Event) -> None:
+        """Take messages, watch over what runs, build, retire and tell, until told to stop.
+
+        Any step may find Kafka or the server away. It is then made again in the next round, and the others go on.
+        """
+        steps = (
+            self._take_messages,
+            self._supervision.watch,
+            self._advance,
+            self._retire,
+            self._list_topics,
+            self._tell,
+        )
+        while not stop.is_set():
+            for step in steps:
+                name = step.__name__.strip("_")
+                try:
+                    step()
+                    self._hampered.pop(name, None)
+                except FencedError:
+                    raise  # another pipeline has taken over: nothing that this one does counts any more
+                except LivetablesError as error:
+                    if name not in self._hampered:
+                        tell("hampered", step=name, problem=error.problem)
+                    self._hampered[name] = error
+
+    def stop(self) -> None:
+        """End all queries. The live generation is resumed where it was at the next start."""
+        for generation in self._running.all():
+            generation.stop()
+
+    # What was there before the start
+
+    def resume(self) -> None:
+        """Restore what is wanted from the control topic, and clear away what earlier generations left."""
+        self._undecided_since = time.monotonic()
+        if not self._ground.pipeline_number:
+            self._ground.pipeline_number = self._sink.start_pipeline()
+        self._tables.load()
+        stored = {each.name: each for each in self._sink.generations() if NAME.fullmatch(each.name)}
+        self._left_over = next((each for each in stored.values() if each.published), None)
+        self._decisions.restore(self._inbox.history())
+        kept = {self._left_over.name} if self._left_over else set()
+        rows = self._tables.rows("generations")
+        self._kept = {
+            row["generation"]: status.pointed_by(row, Wanted.by(self._spec))
+            for row in rows
+            if row["generation"] in stored.keys() - kept and row.get("lost") and row["state"] not in ENDED
+        }
+        kept |= self._kept.keys()
+        known = {*stored, *self._checkpoints()}
+        names = known.union(row["generation"] for row in rows)
+        self._last_number = max((int(found["number"]) for name in names if (found := NAME.fullmatch(name))), default=0)
+        for name in known - kept:
+            self._free(name)
+        for row in rows:
+            if row["generation"] not in kept and row["state"] not in ENDED:
+                self._telling.ended(row["generation"], "retired", "the pipeline ended before it did")
+            elif row["generation"] in self._kept and row["state"] != "kept":
+                self._telling.kept(row["generation"], _kept_why(row["generation"], row["lost"]))
+
+    def waits(self, problem: str) -> None:
+        """Say why nothing can be resumed yet."""
+        self._telling.waits(self._left_over.name if self._left_over else None, problem)
+
+    def _adopt(self, left_over: StoredGeneration) -> None:
+        """Resume what was live before the start, if its checkpoint is there and the configuration fits it."""
+        if left_over.positions and not self._ground.checkpoints.exists(left_over.name):
+            return
+        for wanted in (self._decisions.settled, self._decisions.wanted):
+            topics = self._looked_at(wanted)
+            if isinstance(topics, str) or not left_over.name.endswith(f"-{self._fingerprint(wanted, topics)}"):
+                continue
+            live = self._running.live = RunningGeneration(self._ground, left_over.name, wanted, topics, "live")
+            live.started, live.switched = left_over.begun, left_over.published
+            self._left_over = None
+            tell("resumed", generation=live.name, sequence=left_over.sequence, **status.pointed_to(wanted))
+            if wanted == self._decisions.wanted:
+                was_live = wanted == self._decisions.settled
+                self._decisions.concluded(wanted, live.name, "it is live", was_live=was_live)
+            self._telling.is_live(live)
+            self._supervision.start(live)
+            return
+
+    # The steps
+
+    def _take_messages(self) -> None:
+        """Decide on the messages that have come, in order. Those that cannot be decided on now are, later."""
+        if not self._decisions.undecided:
+            self._undecided_since = time.monotonic()
+        self._decisions.undecided += self._inbox.take(ROUND_SECONDS_BUILDING if self._running.build else ROUND_SECONDS)
+        named = self._decisions.topics_asked_for()
+        found = self._just_seen = self._topics.look(named) if named else {}
+        problems = {name: each for name, each in found.items() if isinstance(each, TopicProblem)}
+        if self._inbox.trouble or time.monotonic() - self._undecided_since < UNDECIDED_SECONDS_MAX:
+            _raise_if_passing(problems)
+        unusable = {name: problem.reason for name, problem in problems.items()}
+        while self._decisions.undecided:
+            newest = self._running.lingering[0] if self._running.lingering else None
+            kept = None if newest else next(reversed(self._kept), None)
+            previous = newest.wanted if newest else self._kept[kept] if kept else None
+            plan = self._decisions.decide(unusable, previous, self._kept)
+            if isinstance(plan, Rollback) and newest:
+                self._roll_back(newest)
+            elif isinstance(plan, Rollback) and kept:
+                self._roll_back(self._woken(kept))
+            elif isinstance(plan, Discard):
+                self._discard(plan.generation)
+            self._decisions.decided()
+            self._telling.is_due_now()
+
+    def _advance(self) -> None:
+        """Bring what is live nearer to what is wanted."""
+        if self._decisions.undecided:
+            return
+        running, wanted = self._running, self._decisions.wanted
+        is_due = time.monotonic() >= self._build_due
+        if running.live is None and running.build is None and self._left_over and is_due:
+            self._adopt(self._left_over)
+        live = running.live
+        is_right = live and live.wanted == wanted and (live.is_held or not live.outdated)
+        if running.build and (is_right or running.build.wanted != wanted or running.build.outdated):
+            why = running.build.outdated or "something else is wanted now"
+            self._end(running.build, "dismissed", why)
+            running.build = None
+        if running.build:
+            self._advance_build(running.build)
+        elif live and is_right:
+            if self._decisions.are_waiting:
+                self._decisions.concluded(wanted, live.name, "it is live already", was_live=True)
+        elif is_due or self._decisions.are_waiting:
+            self._begin_build(wanted)
+
+    def _retire(self) -> None:
+        """Let old generations go when it is time, or when they are of no use any more."""
+        if self._left_over and self._running.live:
+            name = self._left_over.name
+            if self._left_over_lost:
+                row = self._tables.row("generations", name) or {}
+                self._keep(name, status.pointed_by(row, Wanted.by(self._spec)), self._left_over_lost)
+            else:
+                self._free(name)
+                self._telling.ended(name, "retired", "it could not be resumed, and another is live")
+            self._left_over = None
+        lingering = self._running.lingering
+        due = to_retire([(each, each.since) for each in lingering], time.monotonic(), self._ground.config.generations)
+        for generation in list(lingering):
+            useless = generation.outdated or (generation.problem if generation.has_failed() else None)
+            if (generation in due or useless) and generation.lost:
+                generation.stop()
+                generation.move("kept")
+                self._keep(generation.name, generation.wanted, generation.lost)
+                lingering.remove(generation)
+            elif generation in due or useless:
+                self._end(generation, "dismissed", useless)
+                lingering.remove(generation)
+        if time.monotonic() >= self._sweep_due:
+            self._sweep_due = time.monotonic() + SWEEP_SECONDS
+            self._sweep()
+
+    def _list_topics(self) -> None:
+        """Keep the list of topics that tables may be pointed to."""
+        if time.monotonic() < self._list_due or self._inbox.trouble:
+            return
+        self._list_due = time.monotonic() + LIST_SECONDS
+        try:
+            names = set(self._topics.names()[:TOPICS_MAX]) - {self._control_topic}
+        except TopicError:  # the other steps tell if Kafka is away
+            return
+        for name in sorted(names):
+            self._tables.set("kafka_topics", {"topic": name})
+        self._tables.keep_only("kafka_topics", names)
+
+    def _tell(self) -> None:
+        """Say how everything fares."""
+        hampered = next((error.problem for error in self._hampered.values()), None)
+        trouble = self._inbox.trouble
+        away = f"{trouble.problem}; {trouble.cure}" if trouble else None
+        self._telling.tell(self._left_over.name if self._left_over else None, hampered or away)
+
+    # Building beside, switching once
+
+    def _begin_build(self, wanted: Wanted) -> None:
+        topics = self._looked_at(wanted)
+        if isinstance(topics, str):
+            self._build_failed("rejected", topics)
+            return
+        self._last_number += 1
+        name = f"g{self._last_number}-{self._fingerprint(wanted, topics)}"
+        build = self._running.build = RunningGeneration(self._ground, name, wanted, topics)
+        tell("build", generation=name, **status.pointed_to(wanted), records=build.records_to_read)
+        self._telling.is_due_now()
+        self._supervision.start(build)
+
+    def _advance_build(self, build: RunningGeneration) -> None:
+        if build.state == "building" and build.has_query:
+            build.move("query_started")
+        if build.has_failed():
+            self._build_failed("failed", build.problem or "its query ends again and again")
+            return
+        seconds = build.age_seconds
+        if build.mode == "real_time" and not build.has_read_all:
+            self._supervision.count()
+        if build.has_query and build.has_read_all:
+            self._supervision.look()  # and change to real time, where it takes over when it follows its topics
+        read, to_read = build.records_read, build.records_to_read
+        if build.has_read_all and build.mode == "real_time" and build.is_working():
+            if not build.is_following and seconds < self._ground.config.generations.switch_after_seconds:
+                return
+            tell("caught_up", generation=build.name, records=to_read, seconds=f"{seconds:.1f}")
+            why = f"it has caught up with {to_read:,} records"
+        elif (
+            build.is_working()
+            and read > 0
+            and seconds >= self._ground.config.generations.switch_after_seconds
+            and not (self._running.live or self._left_over)  # what is complete stays until what is next is so too
+        ):
+            why = f"after {seconds:.0f} s it takes over with {read:,} of {to_read:,} records read"
+        else:
+            return
+        stored = self._supervision.count()  # it is told to be live with its rows, not some seconds before them
+        if self._running.live and build.name in stored:
+            letters = self._sink.dead_letters(build.name)
+            if misfit := build.misfit(self._running.live.wanted, letters, stored[build.name].rows):
+                self._build_failed("rejected", misfit)
+                return
+        lost = self._lost_to(build)
+        if self._published(build):
+            self._running.build = None
+            self._builds_failed = 0
+            self._take_over(build, why, lost)
+
+    def _build_failed(self, outcome: Outcome, reason: str) -> None:
+        """Remove the pieces of a build, if it has any, and go back to what was applied last."""
+        if self._running.build:
+            self._end(self._running.build, "query_died", reason)
+            self._running.build = None
+        self._decisions.failed(outcome, reason)
+        self._builds_failed += 1
+        delay = min(REBUILD_SECONDS_MAX, REBUILD_SECONDS * 2 ** (self._builds_failed - 1))
+        self._build_due = time.monotonic() + delay
+        self._telling.is_due_now()
+
+    def _roll_back(self, target: RunningGeneration) -> None:
+        """Let an old generation be live again, at once."""
+        lost = self._lost_to(target)
+        if self._published(target):
+            if target in self._running.lingering:
+                self._running.lingering.remove(target)
+            self._kept.pop(target.name, None)
+            self._take_over(target, "a control message went back to it", lost)
+        else:
+            self._decisions.failed("failed", target.outdated or "")
+
+    def _lost_to(self, successor: RunningGeneration) -> str:
+        """What the one that is shown has and its successor, by Kafka's doing, has not; in a sentence, if it has any.
+
+        The server has it in writing before the switch, so that a crash right after it does not remove the only copy.
+        """
+        live, left_over = self._running.live, self._left_over
+        before = live or left_over
+        if before is None or before.name == successor.name:
+            return ""
+        try:
+            lost = self._sink.lost_records(before.name, successor.name, successor.ends_for(live))
+        except NoAnswerError:
+            raise
+        except SinkError:  # the server has lost one of the two
+            return ""
+        records = sum(lost.values())
+        if live:
+            live.lost = records
+        else:
+            self._left_over_lost = records
+        if not records:
+            return ""
+        self._telling.loses(before.name, records)
+        for topic, count in lost.items():
+            tell("loses", generation=before.name, successor=successor.name, topic=topic, records=count)
+        topics = " and ".join(f"{count:,} records of topic {topic}" for topic, count in lost.items())
+        return f"Kafka no longer has {topics}; {_kept_why(before.name, records)}"
+
+    def _keep(self, name: str, wanted: Wanted, records: int) -> None:
+        """Let an old generation stay, without a query, until somebody says that it may go."""
+        self._kept[name] = wanted
+        self._telling.kept(name, _kept_why(name, records))
+        tell("kept", generation=name, records=records)
+
+    def _discard(self, name: str) -> None:
+        """Remove a generation that was kept."""
+        self._free(name)
+        del self._kept[name]
+        self._telling.ended(name, "retired", "a control message discarded it")
+        tell("retired", generation=name, why="a control message discarded it")
+        self._decisions.discarded(name)
+
+    def _woken(self, name: str) -> RunningGeneration:
+        """A generation that was kept, to go on where it was if it can, and else to be shown as it is."""
+        wanted = self._kept[name]
+        topics = self._looked_at(wanted)
+        known = {} if isinstance(topics, str) else topics
+        woken = RunningGeneration(self._ground, name, wanted, known, "kept")
+        woken.is_held = True
+        if isinstance(topics, str):
+            woken.outdated = topics
+        elif not name.endswith(f"-{self._fingerprint(wanted, topics)}"):
+            woken.outdated = f"{name} was built with another configuration, or its topics were created again since"
+        elif not self._ground.checkpoints.exists(name):
+            woken.outdated = f"the checkpoint of {name} is gone"
+        return woken
+
+    def _published(self, generation: RunningGeneration) -> bool:
+        """Let the stable names mean a generation's tables, unless the server does not have them any more."""
+        try:
+            self._sink.publish(generation.name)
+        except NoAnswerError:
+            raise
+        except SinkError as error:
+            generation.outdated = error.problem
+            return False
+        return True
+
+    def _take_over(self, generation: RunningGeneration, why: str, lost: str) -> None:
+        """It is published: what was live lingers, and the messages that waited for it are applied."""
+        why = "; ".join(filter(None, [why, lost]))
+        before, self._running.live = self._running.live, generation
+        generation.move("published")
+        generation.switched = datetime.now(UTC)
+        tell("switched", generation=generation.name, before=before.name if before else None, why=why)
+        if before:
+            before.move("replaced")
+            self._running.lingering.insert(0, before)
+            tell("lingering", generation=before.name, why=before.outdated)
+        generation.lost = 0
+        self._decisions.concluded(generation.wanted, generation.name, why, was_live=False)
+        self._decisions.notice = lost
+        self._telling.is_live(generation)
+
+    def _end(self, generation: RunningGeneration, event: Event, why: str | None) -> None:
+        """Stop a generation's query, and free its rows, checkpoint and state."""
+        generation.stop()
+        self._free(generation.name)
+        generation.move(event)
+        self._telling.ended(generation.name, generation.state, why)
+        tell(generation.state, generation=generation.name, why=why)
+
+    def _free(self, name: str) -> None:
+        self._sink.drop(name)
+        self._ground.checkpoints.remove(name)
+
+    def _sweep(self) -> None:
+        """Remove checkpoints that came back: Spark writes a last snapshot of a query's state a while after its end."""
+        kept = {generation.name for generation in self._running.all()} | self._kept.keys()
+        if self._left_over:
+            kept.add(self._left_over.name)
+        for name in self._checkpoints() - kept:
+            self._ground.checkpoints.remove(name)
+
+    def _checkpoints(self) -> set[str]:
+        """The generations that have a checkpoint; what else is in that directory is not ours."""
+        return {name for name in self._ground.checkpoints.generations() if NAME.fullmatch(name)}
+
+    # What they rest on
+
+    def _looked_at(self, wanted: Wanted) -> dict[str, Topic] | str:
+        """The topics of what is wanted, or why one of them cannot be read."""
+        names = set(wanted.topics.values())
+        found = {name: each for name, each in self._just_seen.items() if name in names}
+        if names != found.keys():
+            found |= self._topics.look(names - found.keys())
+        problems = {name: each for name, each in found.items() if isinstance(each, TopicProblem)}
+        if not problems:
+            arrival = {wanted.topics[table.name] for table in self._spec.tables if table.timestamp == "arrival"}
+            problems = self._topics.without_arrival(arrival)
+        _raise_if_passing(problems)
+        if problems:
+            return next(iter(problems.values())).reason
+        return {name: each for name, each in found.items() if isinstance(each, Topic)}
+
+    def _fingerprint(self, wanted: Wanted, topics: dict[str, Topic]) -> str:
+        return self._ground.fingerprint(wanted.applied_to(self._spec), topics)
+
+
+def _kept_why(name: str, records: int) -> str:
+    return f'{name} is kept for the {records:,} records that only it has, until {{"discard": "{name}"}} is sent'
+
+
+def _raise_if_passing(problems: dict[str, TopicProblem]) -> None:
+    for problem in problems.values():
+        if problem.is_passing:
+            raise PassingTopicError(problem.reason, "wait, or start the broker")

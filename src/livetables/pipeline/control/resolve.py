@@ -1,0 +1,175 @@
+"""What a control message means for what is wanted now: a plan, no change, or a rejection with its reason. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Literal
+
+from livetables.config.settings import choice
+from livetables.model.control_message import ControlMessage, Unreadable
+from livetables.model.spec import JOIN_CURE, TOPIC_CURE, GenerationSpec, is_topic_name, join_called
+from livetables.pipeline.generations.wanted import SWITCHED_VIEW, Wanted
+
+Outcome = Literal["applied", "unchanged", "superseded", "rejected", "failed"]
+
+
+@dataclass(frozen=True)
+class Build:
+    """Build a generation for this, and switch to it."""
+
+    wanted: Wanted
+
+
+@dataclass(frozen=True)
+class Unchanged:
+    """What is wanted is what was wanted before."""
+
+
+@dataclass(frozen=True)
+class Rollback:
+    """Go back to the generation that was live before, which had this."""
+
+    wanted: Wanted
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """Nothing happens, because of this."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Discard:
+    """Remove a generation that is kept."""
+
+    generation: str
+
+
+Plan = Build | Unchanged | Rollback | Discard | Rejected
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where things stand when a message comes."""
+
+    wanted: Wanted
+    previous: Wanted | None = None  # what a rollback returns to, if anything
+    kept: tuple[str, ...] = ()  # the generations that may be discarded
+
+
+@dataclass(frozen=True)
+class Resolver:
+    """What does not change from one message to the next."""
+
+    spec: GenerationSpec
+    control_topic: str | None  # None: it is on another cluster, where no table is read
+    allowed_topics: Sequence[str] = ()  # patterns; none: messages may name any topic
+    system: str | None = None  # messages that name another one are rejected, if it is configured
+    name: str = ""  # what this system's own messages say
+
+    def is_foreign(self, message: ControlMessage | Unreadable) -> bool:
+        """Whether a message says that it is for another system than this one."""
+        system = message.system if isinstance(message, ControlMessage) else None
+        return system not in (None, self.system or self.name)
+
+    def resolve(
+        self, message: ControlMessage | Unreadable, standing: Standing, unusable: Mapping[str, str] | None = None
+    ) -> Plan:
+        """What is to be done for a message; `unusable` tells why topics among those it names cannot be read."""
+        if isinstance(message, Unreadable):
+            return Rejected(message.reason)
+        if self.system and self.is_foreign(message):
+            return Rejected(
+                f"it is for the system {ascii(message.system)[:120]}; this one is {self.system} (control.system)"
+            )
+        if message.rollback:
+            if standing.previous is None:
+                return Rejected(
+                    "there is no generation to go back to: an old one stays for generations.linger_seconds; "
+                    "set generations.keep_generations to keep some for longer"
+                )
+            return Rollback(standing.previous)
+        if message.discard:
+            if message.discard not in standing.kept:
+                names = ", ".join(standing.kept) or "none is"
+                return Rejected(f"generation {ascii(message.discard)[:80]} is not kept; kept: {names}")
+            return Discard(message.discard)
+        refused = self._refused(message, standing, unusable or {})
+        if refused:
+            return Rejected(refused)
+        join = join_called(message.join) if message.join else standing.wanted.join
+        resolved = Wanted({**standing.wanted.topics, **message.topics}, join)
+        return Unchanged() if resolved == standing.wanted else Build(resolved)
+
+    def _refused(self, message: ControlMessage, standing: Standing, unusable: Mapping[str, str]) -> str | None:
+        tables = [table.name for table in self.spec.tables]
+        for table, topic in message.topics.items():
+            if table not in tables:
+                cure = choice(f"{table}Topic", [f"{name}Topic" for name in tables])
+                return f"there is no table {ascii(table)[:80]}; {cure}"
+            if not is_topic_name(topic):
+                return f"{table}Topic is no name of a topic; {TOPIC_CURE}"
+            if topic == self.control_topic:
+                return f"{table}Topic is the control topic; give the topic that has the table's records"
+            if not self._may_name(table, topic):
+                allowed = ", ".join(self.allowed_topics)
+                return f"{table}Topic is {topic}, which control messages may not name; control.topics allows {allowed}"
+            if topic in unusable:
+                return unusable[topic]
+        if message.join is not None:
+            if join_called(message.join) is None:
+                return f"there is no join {ascii(message.join)[:80]}; {JOIN_CURE}"
+            if standing.wanted.join is None:
+                return f"no view follows joinType; declare one called {SWITCHED_VIEW}"
+        return None
+
+    def _may_name(self, table: str, topic: str) -> bool:
+        is_configured = any(each.name == table and each.topic == topic for each in self.spec.tables)
+        return (
+            is_configured
+            or not self.allowed_topics
+            or any(fnmatchcase(topic, pattern) for pattern in self.allowed_topics)
+        )
+
+    def restored(self, decided: Iterable[Decided]) -> Restored:
+        """What is wanted after messages that were decided on before, on top of the configuration as it is now."""
+        applied = wanted = Wanted.by(self.spec)
+        previous: Wanted | None = None
+        waiting: list[int] = []
+        for place, each in enumerate(decided):
+            is_discard = isinstance(each.message, ControlMessage) and each.message.discard
+            if each.outcome in ("rejected", "failed") or is_discard:
+                continue
+            plan = self.resolve(each.message, Standing(wanted, previous))
+            if each.rolled_back_to:
+                wanted = each.rolled_back_to
+            elif isinstance(plan, Build | Rollback):
+                wanted = plan.wanted
+            if each.outcome == "superseded":
+                waiting.append(place)
+                continue
+            waiting.clear()
+            if wanted != applied:
+                applied, previous = wanted, applied
+        return Restored(applied, Standing(wanted, previous), tuple(waiting))
+
+
+@dataclass(frozen=True)
+class Decided:
+    """A message that was decided on. Where a rollback went to, the message itself does not tell."""
+
+    message: ControlMessage | Unreadable
+    outcome: Outcome
+    rolled_back_to: Wanted | None = None
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What decided messages came to. Those `waiting`, by their places, were superseded by one that is not decided."""
+
+    applied: Wanted
+    standing: Standing
+    waiting: tuple[int, ...]

@@ -1,0 +1,1 @@
+"""The life of a record: source, parse, match, plan, query."""

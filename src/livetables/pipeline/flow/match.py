@@ -1,0 +1,26 @@
+"""From what was read to the operator: every record of every table, once for each column that views join it on.
+
+Parser and operator are Java (`jvm/java/MatchOperator.java`), because Spark runs them for every record. Between them a
+record is one value of bytes, which Spark does not look into: the plan stays small, and so does the time to make it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from livetables.model.spec import GenerationSpec
+from livetables.pipeline.flow.plan import plan_json
+
+
+def events(read: Sequence[DataFrame], spec: GenerationSpec) -> Any:
+    """The events of all records, as a Java Dataset of bytes. `read` has the records of each table, in order."""
+    spark = read[0].sparkSession
+    jvm = spark._jvm
+    assert jvm is not None
+    operator, plan = jvm.livetables.MatchOperator, plan_json(spec)
+    records = [DataFrame(operator.records(each._jdf, number, plan), spark) for number, each in enumerate(read)]
+    return operator.events(reduce(DataFrame.unionAll, records)._jdf, plan)

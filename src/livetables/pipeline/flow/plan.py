@@ -1,0 +1,163 @@
+"""What the operator and the writer have to do for a generation, as a value that both read as JSON.
+
+A *scope* is a column that views join on. A record comes to the operator once for each scope of its table, together with
+all records that have the same value there; its own row is emitted with the first of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from livetables.model.change import TableShape
+from livetables.model.spec import (
+    DEAD_LETTERS,
+    OFFSET_BITS,
+    GenerationSpec,
+    JoinType,
+    Table,
+    View,
+    time_columns,
+    view_columns,
+)
+
+TIMESTAMP = pa.timestamp("us", tz="UTC")
+ARROW_TYPES: dict[str, pa.DataType] = {
+    "string": pa.string(),
+    "int64": pa.int64(),
+    "double": pa.float64(),
+    "bool": pa.bool_(),
+    "timestamp": TIMESTAMP,
+}
+DEAD_LETTER_SCHEMA = pa.schema(
+    [
+        ("_id", pa.int64()),
+        ("source", pa.string()),
+        ("topic", pa.string()),
+        ("partition", pa.int64()),
+        ("offset", pa.int64()),
+        ("ts", TIMESTAMP),
+        ("reason", pa.string()),
+        ("raw", pa.string()),
+    ]
+)
+VIEW_KEYS: dict[JoinType, tuple[str, ...]] = {
+    "inner": ("_left_id", "_right_id"),
+    "left": ("_left_id", "_right_id"),
+    "natural": ("_left_id",),
+    "asof": ("_right_id",),
+}
+
+
+def scopes(spec: GenerationSpec) -> list[str]:
+    """All columns that views join on."""
+    return list(dict.fromkeys(view.on for view in spec.views))
+
+
+def scopes_of(table: Table, spec: GenerationSpec) -> list[str]:
+    """The columns that views join a table on."""
+    return list(dict.fromkeys(view.on for view in spec.views if table.name in (view.left, view.right)))
+
+
+def shapes(spec: GenerationSpec) -> tuple[TableShape, ...]:
+    """The tables of a generation, as readers see them."""
+    return (
+        *(_table_shape(table, spec) for table in spec.tables),
+        *(_view_shape(view, spec) for view in spec.views),
+        TableShape(DEAD_LETTERS, DEAD_LETTER_SCHEMA, ("source", "_id"), appends=True),
+    )
+
+
+def plan_json(spec: GenerationSpec) -> str:
+    """The plan, as `MatchOperator` and `FrameWriter` read it."""
+    names = [table.name for table in spec.tables]
+    left_joins = [view.name for view in spec.views if view.join == "left"]
+    return json.dumps(
+        {
+            "offset_bits": OFFSET_BITS,
+            "dead_letters": DEAD_LETTERS,
+            "scopes": scopes(spec),
+            "tables": [
+                {
+                    "name": table.name,
+                    "publish": table.publish,
+                    "strict": table.strict,
+                    "columns": [{"name": column.name, "type": column.type} for column in table.columns],
+                    "scopes": [scopes(spec).index(scope) for scope in scopes_of(table, spec)],
+                }
+                for table in spec.tables
+            ],
+            "views": [
+                {
+                    "index": index,
+                    "name": view.name,
+                    "join": view.join,
+                    "scope": scopes(spec).index(view.on),
+                    "left": names.index(view.left),
+                    "right": names.index(view.right),
+                    "lookback_ms": -1 if view.lookback_seconds is None else view.lookback_seconds * 1000,
+                    # By which a left record remembers in which of these views it has a match.
+                    "bit": 1 << left_joins.index(view.name) if view.join == "left" else 0,
+                    "columns": _view_columns(view, spec),
+                }
+                for index, view in enumerate(spec.views)
+            ],
+        }
+    )
+
+
+def _view_columns(view: View, spec: GenerationSpec) -> list[dict[str, object]]:
+    """Where each column of a view comes from: a side's id, time or value. The key is the same on both sides."""
+    tables = {"left": spec.table(view.left), "right": spec.table(view.right)}
+    places = {side: _places(table) for side, table in tables.items()}
+    kinds = {"_id": "i", "ts": "t"}
+    return [
+        {
+            "name": column.name,
+            "type": column.type,
+            "side": column.side,
+            "kind": kinds.get(column.source, "v"),
+            "column": places[column.side].get(column.source, -1) if column.source not in kinds else -1,
+            "other": places["right"][view.on] if column.side == "left" and column.source == view.on else -1,
+        }
+        for column in view_columns(view, tables["left"], tables["right"])
+    ]
+
+
+def _places(table: Table) -> dict[str, int]:
+    return {column.name: place for place, column in enumerate(table.columns)}
+
+
+def _table_shape(table: Table, spec: GenerationSpec) -> TableShape:
+    columns: Sequence[tuple[str, pa.DataType]] = [(column.name, ARROW_TYPES[column.type]) for column in table.columns]
+    return TableShape(
+        table.publish,
+        pa.schema([("_id", pa.int64()), *columns, ("ts", TIMESTAMP)]),
+        ("_id",),
+        aliases=table.aliases,
+        appends=True,
+        sources=(table.name,),
+        scope=next(iter(scopes_of(table, spec)), ""),
+        topic=table.topic,
+        strict=table.strict,
+    )
+
+
+def _view_shape(view: View, spec: GenerationSpec) -> TableShape:
+    left, right = spec.table(view.left), spec.table(view.right)
+    internal = "" if view.columns is None else "_"
+    left_time, right_time = (f"{internal}{name}" for name in time_columns(left, right))
+    version = {"natural": (right_time, "_right_id"), "asof": (left_time, "_left_id")}
+    return TableShape(
+        view.name,
+        pa.schema([(column.name, ARROW_TYPES[column.type]) for column in view_columns(view, left, right)]),
+        VIEW_KEYS[view.join],
+        version.get(view.join, ()),
+        view.aliases,
+        appends=view.join in ("inner", "left"),  # a pair comes once, and a left row without one once
+        sources=(left.name, right.name),
+        scope=view.on,
+        join=view.join,
+    )

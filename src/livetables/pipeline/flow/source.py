@@ -1,0 +1,56 @@
+"""From a Kafka topic to a stream of raw records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from livetables.config.kafka_properties import READER_DEFAULTS
+from livetables.model.spec import OFFSET_BITS, Start, Table
+
+# Kafka's defaults cost two extra round trips per 500 records. A client's own properties win.
+FETCH_PROPERTIES: Mapping[str, str] = {
+    "max.poll.records": "50000",
+    "max.partition.fetch.bytes": str(16 * 1024 * 1024),
+    "fetch.max.wait.ms": "5",
+}
+
+SOURCE = "livetables.MatchOperator$Source"  # Spark's, for any timestamp
+
+# Kafka takes any time. From 1582-10-15, before which Spark counts days by another calendar, to the end of 9999, after
+# which Python has no times, a record has its own; any other has the nearest of these.
+TIME_MS_MIN, TIME_MS_MAX = -12_219_292_800_000, 253_402_300_799_999
+
+
+def read_topic(
+    spark: SparkSession, table: Table, kafka_properties: Mapping[str, str], max_records_per_batch: int | None
+) -> DataFrame:
+    """The records of a table's topic: `_id`, `ts` in milliseconds, and the `value` as bytes. The key is ignored."""
+    given = {**READER_DEFAULTS, **FETCH_PROPERTIES, **kafka_properties}
+    properties = {f"kafka.{name}": value for name, value in given.items()}
+    reader = (
+        spark.readStream.format(SOURCE)
+        .options(**properties, **start_options(table.start))
+        .option("subscribe", table.topic)
+        # A topic that was deleted, recreated or cut must end the query, not skip records silently.
+        .option("failOnDataLoss", "true")
+    )
+    if max_records_per_batch is not None:  # real time refuses it
+        reader = reader.option("maxOffsetsPerTrigger", max_records_per_batch)
+    packed_id = F.shiftleft(F.col("partition").cast("bigint"), OFFSET_BITS).bitwiseOR(F.col("offset"))
+    time_ms = F.least(F.greatest(F.unix_millis("timestamp"), F.lit(TIME_MS_MIN)), F.lit(TIME_MS_MAX))
+    return reader.load().select(packed_id.alias("_id"), time_ms.alias("ts"), "value")
+
+
+def start_options(start: Start) -> dict[str, str]:
+    """Spark's options for where a new generation starts to read; a restarted one goes on where it was."""
+    if isinstance(start, datetime):
+        return {
+            "startingTimestamp": str(int(start.timestamp() * 1000)),
+            # A partition without a record that new starts at its end.
+            "startingOffsetsByTimestampStrategy": "latest",
+        }
+    return {"startingOffsets": start}

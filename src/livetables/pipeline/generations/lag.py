@@ -1,0 +1,59 @@
+"""How far a generation is: from what the server has, what Spark has committed, and where its topics end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from pyspark.sql.streaming.listener import StreamingQueryProgress
+
+from livetables.kafka.topics import Topic
+
+Offsets = dict[str, dict[int, int]]  # by topic and partition: the next one to read
+
+
+def committed_offsets(progress: StreamingQueryProgress) -> Offsets:
+    """What Spark had read at the end of its last batch. Two tables may read one topic, and both have to get there."""
+    reached: Offsets = {}
+    for source in progress.sources:
+        for topic, partitions in _parsed(source.endOffset).items():
+            before = reached.get(topic)
+            found = {int(number): offset for number, offset in partitions.items()}
+            reached[topic] = found if before is None else {n: min(o, before.get(n, 0)) for n, o in found.items()}
+    return reached
+
+
+def lag_of(topic: Topic, stored: Mapping[int, int], committed: Mapping[int, int], first: Mapping[int, int]) -> int:
+    """How many records of a topic are still to come.
+
+    What is given are the next offsets: `stored` by the server, `committed` by Spark, and `first`, where reading began.
+    The server has those of records only; what a transaction leaves between them, Spark knows at the end of a batch.
+    """
+    return sum(
+        max(0, end - max(stored.get(number, 0), committed.get(number, 0), first.get(number, 0)))
+        for number, end in topic.ends.items()
+    )
+
+
+def records_read(committed: Offsets, topics: Mapping[str, Topic]) -> int:
+    """How many of the records that topics had when they were looked at have been read, or passed over, since."""
+    return sum(
+        max(0, min(end, committed.get(name, {}).get(number, 0)) - topic.beginnings[number])
+        for name, topic in topics.items()
+        for number, end in topic.ends.items()
+    )
+
+
+def has_every_record(topic: Topic, stored: Mapping[int, int], records: int) -> bool:
+    """Whether a table that is read from its topic's beginning has every record before the next offsets `stored`.
+
+    Writers bring the records of a partition beside each other, so that a high offset of one tells nothing of the
+    others. But offsets without a gap are as many as there are records. Where a transaction or compaction has left
+    gaps, it is never told.
+    """
+    return sum(offset - topic.beginnings.get(number, 0) for number, offset in stored.items()) == records
+
+
+def _parsed(text: str | None) -> Mapping[str, Mapping[str, int]]:
+    offsets: Mapping[str, Mapping[str, int]] | None = json.loads(text) if text else None
+    return offsets or {}

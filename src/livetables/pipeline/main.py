@@ -1,0 +1,152 @@
+"""A pipeline, from its configuration to its end: Spark, the control topic, and the orchestrator's loop."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from livetables.config.values import Config, PipelineConfig
+from livetables.jvm.session import JVM_OPTIONS, start_session
+from livetables.kafka.topics import ControlTopic, KafkaTopics
+from livetables.locks import locked
+from livetables.model.errors import SetupError, SinkError, TopicError
+from livetables.pipeline.control.inbox import Doorman, Inbox
+from livetables.pipeline.control.orchestrator import Orchestrator
+from livetables.pipeline.control.system import system_of
+from livetables.pipeline.generations.checkpoints import Checkpoints
+from livetables.pipeline.generations.generation import Ground
+from livetables.pipeline.server_client import NoAnswerError
+
+LOOP_PATIENCE_SECONDS = 3.0  # the loop asks again by itself
+LOOK_SECONDS_MAX = 5.0
+AGAIN_SECONDS = 2.0
+OWN_DIRECTORY = "livetables-spark"
+MARKER = ".made-by-livetables"  # in a directory whose content is ours to remove
+
+
+def run_pipeline(
+    config: Config, token: str, stop: threading.Event, say: Callable[[str], None], *, token_file: str | None = None
+) -> None:
+    """Resume or build what the control topic says, and follow it until told to stop; `say` gets the steps.
+
+    When the server does not take the token, it is looked up again in the token file, if there is one.
+    """
+    with _own_directory(config.pipeline) as local_directory:
+        say(f"starting Spark on {config.pipeline.master}")
+        spark = _session(config.pipeline, local_directory)
+        try:
+            run_on(spark, config, token, stop, say, token_file=token_file)
+        finally:
+            spark.stop()
+
+
+def run_on(
+    spark: SparkSession,
+    config: Config,
+    token: str,
+    stop: threading.Event,
+    say: Callable[[str], None],
+    *,
+    token_file: str | None = None,
+) -> None:
+    """The same, on a session that is there."""
+    properties = config.kafka.client_properties()
+    ground = Ground(spark, config, token, Checkpoints(spark, config.pipeline.checkpoint_directory), token_file)
+    sink = ground.sink(LOOP_PATIENCE_SECONDS)
+    with (
+        closing(sink),
+        KafkaTopics(spark, properties, LOOK_SECONDS_MAX) as topics,
+        ControlTopic(spark, (config.control.kafka or config.kafka).client_properties(), config.control.topic) as (
+            control_topic
+        ),
+    ):
+        inbox = Inbox(control_topic)
+        orchestrator = Orchestrator(ground, sink, topics, inbox, say)
+        _resume(orchestrator, stop, say)
+        if stop.is_set():
+            return
+        doorman = Doorman(control_topic, ground.sink(), system_of(config))  # not before the pipeline has its number
+        inbox.start()
+        doorman.start()
+        try:
+            orchestrator.run(stop)
+        finally:
+            doorman.stop()
+            orchestrator.stop()
+            inbox.stop()
+
+
+def _resume(orchestrator: Orchestrator, stop: threading.Event, say: Callable[[str], None]) -> None:
+    """Find out where things stand, as soon as Kafka and the server are there."""
+    told = ""
+    while not stop.is_set():
+        try:
+            orchestrator.resume()
+            return
+        except (TopicError, NoAnswerError) as error:
+            waits_for = f"{error.problem}; {error.cure}"
+            if waits_for != told:
+                told = waits_for
+                say(f"waiting: {waits_for}")
+            with suppress(SinkError):  # it may be the server that is waited for
+                orchestrator.waits(waits_for)
+            stop.wait(AGAIN_SECONDS)
+
+
+def _session(config: PipelineConfig, local_directory: Path | None) -> SparkSession:
+    local = _local_settings(local_directory) if local_directory else {}
+    return start_session(
+        master=config.master,
+        driver_memory_megabytes=config.driver_memory_megabytes,
+        shuffle_partitions=config.shuffle_partitions,
+        extra={**local, **config.spark},
+    )
+
+
+def _local_settings(directory: Path) -> dict[str, str]:
+    """What lets Spark keep its working files in a directory."""
+    return {
+        "spark.local.dir": str(directory),
+        "spark.driver.extraJavaOptions": f"{JVM_OPTIONS} -Djava.io.tmpdir={directory}",
+    }
+
+
+@contextmanager
+def _own_directory(config: PipelineConfig) -> Iterator[Path | None]:
+    """A directory for Spark's working files beside the checkpoints, empty at the start: a killed driver leaves its own.
+
+    Nobody else may run a pipeline on it at the same time. Nothing is removed from a directory without our marker, which
+    is also the lock. Of checkpoints on shared storage nothing is known here.
+    """
+    if "://" in config.checkpoint_directory:
+        yield None
+        return
+    directory = Path(config.checkpoint_directory).absolute().parent / OWN_DIRECTORY
+    directory.mkdir(parents=True, exist_ok=True)
+    if not (directory / MARKER).exists() and any(directory.iterdir()):
+        raise SetupError(
+            f"{directory} was not made by livetables, or has lost its {MARKER}",
+            "move it away, remove it if nobody needs it, or set pipeline.checkpoint_directory to another place",
+        )
+    with (directory / MARKER).open("a") as lock:
+        if not locked(lock):
+            raise SetupError(
+                f"another pipeline runs on {config.checkpoint_directory}",
+                "stop it, or give this one its own pipeline.checkpoint_directory and server",
+            )
+        _clear(directory)
+        yield directory
+
+
+def _clear(directory: Path) -> None:
+    """Remove all but the marker, and never what a link leads to."""
+    for left in directory.iterdir():
+        if left.is_dir() and not left.is_symlink():
+            shutil.rmtree(left)
+        elif left.name != MARKER:
+            left.unlink()

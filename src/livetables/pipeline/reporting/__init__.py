@@ -1,0 +1,1 @@
+"""What the pipeline reports of itself: the status tables and how they get to the server."""

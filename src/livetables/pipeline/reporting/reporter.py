@@ -1,0 +1,164 @@
+"""What the orchestrator tells while it runs: the status tables, how far behind the live generation is, and steps."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Protocol
+
+from livetables.model.wire import PipelineReport
+from livetables.pipeline.generations.generation import RunningGeneration
+from livetables.pipeline.generations.state import STATES
+from livetables.pipeline.generations.supervision import Running
+from livetables.pipeline.generations.wanted import Wanted
+from livetables.pipeline.log import tell
+from livetables.pipeline.reporting import status
+from livetables.pipeline.reporting.status_tables import StatusTables
+from livetables.pipeline.server_client import FlightSink
+
+TELL_SECONDS = 1.0
+
+
+class Decisions(Protocol):
+    """What is reported of decisions: this package is below the one that makes them."""
+
+    settled: Wanted
+    last_applied: datetime | None
+    notice: str
+
+
+class Telling:
+    """Tells of generations and decisions, once a second, and at once when something has happened."""
+
+    def __init__(
+        self,
+        running: Running,
+        decisions: Decisions,
+        tables: StatusTables,
+        sink: FlightSink,
+        say: Callable[[str], None],
+        spark_ui: str | None,
+    ) -> None:
+        self._running = running
+        self._decisions = decisions
+        self._tables = tables
+        self._sink = sink
+        self._say = say
+        self._said = ""
+        self._tell_due = 0.0
+        self._spark_ui = spark_ui
+        self._started = time.time()
+
+    def is_due_now(self) -> None:
+        """Something has happened."""
+        self._tell_due = 0.0
+
+    def tell(self, left_over: str | None, hampered: str | None) -> None:
+        """Bring the status tables up to date, and report how far behind what is shown is.
+
+        What is shown may be a generation that was `left_over`; `hampered` says what keeps the loop from its work.
+        """
+        now = time.monotonic()
+        if now < self._tell_due:
+            return
+        self._tell_due = now + TELL_SECONDS
+        for generation in self._running.all():
+            self._tables.set("generations", _row(generation))
+        live = self._running.live
+        shown = live.name if live else left_over
+        reports = live.reports() if live else []
+        state, message = self._state(hampered)
+        self._tables.set(
+            "orchestrator_status",
+            {
+                "_id": status.ONLY_ROW,
+                **status.pointed_to(live.wanted if live else self._decisions.settled),
+                "lastApplied": self._decisions.last_applied,
+                "generation": shown,
+                "state": state,
+                "lag": sum(report.lag_records for report in reports),
+                "message": message,
+            },
+        )
+        if not live and message != self._said:
+            self._said = message
+            self._say(message)
+        self._tables.flush()
+        self._sink.report(shown, reports, message if state == "failed" else None, self._pipeline())
+
+    def waits(self, left_over: str | None, problem: str) -> None:
+        """Nothing can begin: what is shown, if anything, is as it was."""
+        known = self._tables.row("orchestrator_status", status.ONLY_ROW) or status.pointed_to(self._decisions.settled)
+        self._tables.set(
+            "orchestrator_status", {**known, "_id": status.ONLY_ROW, "state": "failed", "message": problem}
+        )
+        self._tables.flush()
+        if left_over:
+            self._sink.report(left_over, [], problem)
+
+    def is_live(self, generation: RunningGeneration) -> None:
+        """A generation is what people see now."""
+        topics = ", ".join(f"{table} from {topic}" for table, topic in generation.wanted.topics.items())
+        joined = f", joined {generation.wanted.join}" if generation.wanted.join else ""
+        tell("ready", generation=generation.name)
+        self._say(f"live: {generation.name}, {topics}{joined}")
+        self.is_due_now()
+
+    def ended(self, name: str, state: str, why: str | None) -> None:
+        """A generation is no more."""
+        row = {"generation": name, "state": state, "retired": datetime.now(UTC), "message": why}
+        self._tables.set("generations", row)
+        self.is_due_now()
+
+    def loses(self, name: str, records: int) -> None:
+        """A generation has records that Kafka and its successor do not have. The server knows it when this returns."""
+        self._tables.set("generations", {"generation": name, "lost": records})
+        self._tables.flush()
+
+    def kept(self, name: str, why: str) -> None:
+        """A generation stays until somebody says that it may go."""
+        self._tables.set("generations", {"generation": name, "state": "kept", "message": why})
+        self.is_due_now()
+
+    def _pipeline(self) -> PipelineReport:
+        states = Counter[str](row["state"] for row in self._tables.rows("generations"))
+        return PipelineReport(
+            self._started,
+            self._running.query_restarts,
+            {state: states[state] for state in STATES},
+            {generation.name: generation.mode for generation in self._running.all()},
+            self._spark_ui,
+        )
+
+    def _state(self, hampered: str | None) -> tuple[str, str]:
+        """What the status says: a state, and a sentence."""
+        live, build, notice = self._running.live, self._running.build, self._decisions.notice
+        if build:
+            read = f"{build.records_read:,} of {build.records_to_read:,} records read"
+            return build.state, "; ".join(filter(None, [f"building {build.name}: {read}", build.problem]))
+        problem = (live.outdated or live.problem) if live else notice
+        if problem or hampered:
+            return "failed", problem or hampered or ""
+        return (live.state, notice or _pace(live)) if live else ("starting", "looking at the topics")
+
+
+def _pace(generation: RunningGeneration) -> str:
+    """How a generation follows its topics, in a sentence."""
+    if generation.mode == "real_time":
+        return "up to date"
+    return f"reading a backlog of {generation.lag:,} records in micro-batches"
+
+
+def _row(generation: RunningGeneration) -> status.Row:
+    return {
+        "generation": generation.name,
+        **status.pointed_to(generation.wanted),
+        "state": generation.state,
+        "started": generation.started,
+        "switched": generation.switched,
+        "rows": generation.rows,
+        "lost": generation.lost or None,
+        "message": generation.outdated or generation.problem,
+    }

@@ -1,0 +1,108 @@
+"""The status tables on the server: rows are set here, and sent when there is time."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from livetables.model.change import Batch
+from livetables.model.errors import SinkError
+from livetables.model.spec import GenerationSpec
+from livetables.pipeline.reporting import status
+from livetables.pipeline.reporting.status import Row, StatusTable
+from livetables.pipeline.server_client import FlightSink, NoAnswerError, SinkClosedError
+
+KEYS: dict[StatusTable, str] = {
+    "orchestrator_status": "_id",
+    "control_raw": "_id",
+    "generations": "generation",
+    "kafka_topics": "topic",
+}
+
+
+class StatusTables:
+    """Keeps what the tables should be, and brings the server's to it. One thread uses it.
+
+    A batch that got no answer is sent again as it was: the server may have it. A server that has lost the tables gets
+    all of them anew.
+    """
+
+    def __init__(self, sink: FlightSink, spec: GenerationSpec) -> None:
+        self._sink = sink
+        self._shapes = status.shapes(spec)
+        self._name = status.name_for(self._shapes)
+        self._rows: dict[StatusTable, dict[Any, Row]] = {table: {} for table in KEYS}
+        self._changed: dict[StatusTable, dict[Any, None]] = {table: {} for table in KEYS}  # keys, in order
+        self._unsent: Batch | None = None
+        self._next_batch_id = 0
+        self._is_open = False
+
+    def load(self) -> None:
+        """Take over what the server has from before, also of a configuration with other tables."""
+        for table, key in KEYS.items():
+            known = self._sink.table(table)
+            for row in [] if known is None else known.to_pylist():
+                self._rows[table][row[key]] = row
+
+    def rows(self, table: StatusTable) -> list[Row]:
+        return list(self._rows[table].values())
+
+    def row(self, table: StatusTable, key: Any) -> Row | None:
+        return self._rows[table].get(key)
+
+    def set(self, table: StatusTable, row: Row) -> None:
+        """Let this be the row with its key; columns that it does not name keep what they had."""
+        key = row[KEYS[table]]
+        before = self._rows[table].get(key)
+        after = {**(before or {}), **row}
+        if after != before:
+            self._rows[table][key] = after
+            self._changed[table][key] = None
+
+    def keep_only(self, table: StatusTable, keys: Collection[Any]) -> None:
+        """Let rows with other keys be gone."""
+        for key in self._rows[table].keys() - set(keys):
+            del self._rows[table][key]
+            self._changed[table][key] = None
+
+    def flush(self) -> None:
+        """Send what has changed, in one batch. A SinkError leaves everything for the next time."""
+        try:
+            self._open()
+            while self._unsent is not None or any(self._changed.values()):
+                self._unsent = self._unsent or self._taken()
+                self._sink.put(self._unsent)
+                self._unsent = None
+                self._next_batch_id += 1
+        except (NoAnswerError, SinkClosedError):
+            raise
+        except SinkError:
+            self._is_open = False  # the server refuses it: it has lost the tables, or has them of somebody else
+            raise
+
+    def _open(self) -> None:
+        if self._is_open:
+            return
+        self._sink.begin(self._name, self._shapes)
+        stored = self._sink.generations()
+        last = next(each.last_batch_id for each in stored if each.name == self._name)
+        self._next_batch_id = 0 if last is None else last + 1
+        self._unsent = None
+        self._changed = {table: {**dict.fromkeys(rows), **self._changed[table]} for table, rows in self._rows.items()}
+        self._sink.put(self._taken())
+        self._next_batch_id += 1
+        self._sink.publish(self._name)
+        for other in stored:
+            if other.name.startswith("status-") and other.name != self._name:
+                self._sink.drop(other.name)
+        self._is_open = True
+
+    def _taken(self) -> Batch:
+        changed: dict[str, list[Row]] = {}
+        gone: dict[str, list[Any]] = {}
+        for table, keys in self._changed.items():
+            rows = self._rows[table]
+            changed[table] = [rows[key] for key in keys if key in rows]
+            gone[table] = [key for key in keys if key not in rows]
+        self._changed = {table: {} for table in KEYS}
+        return status.batch(self._name, self._next_batch_id, self._shapes, changed, gone)

@@ -1,0 +1,1 @@
+"""Who may ask: keys, failed logins, and the origins of web pages."""

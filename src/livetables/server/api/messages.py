@@ -1,0 +1,251 @@
+"""What the HTTP door is asked and what it answers, as the OpenAPI describes it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    TypeAdapter,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
+
+from livetables.model.errors import RequestError
+from livetables.model.roles import Role
+from livetables.server.storage.sql import MAX_SQL_CHARACTERS
+from livetables.server.viewports.encoding import encoded_time
+from livetables.server.viewports.viewport import (
+    MAX_OFFSET,
+    MAX_TEXT_CHARACTERS,
+    MAX_WINDOW_ROWS,
+    Filter,
+    Selection,
+    Sort,
+    ViewOptions,
+)
+
+WINDOW_ROWS = 300
+MAX_SQL_ROWS = 10_000
+
+FILTERS = TypeAdapter(list[Filter])
+Time = Annotated[
+    datetime, PlainSerializer(encoded_time, return_type=str), WithJsonSchema({"type": "string", "format": "date-time"})
+]
+
+
+class Problem(BaseModel):
+    """What went wrong, and what mends it."""
+
+    code: str = Field(description="for programs: unauthorized, forbidden, unknown_table, bad_filter, ...")
+    problem: str
+    cure: str
+
+
+class Health(BaseModel):
+    status: Literal["ok"] = "ok"
+
+
+class Readiness(BaseModel):
+    ready: Literal[True] = True
+    generation: str = Field(description="the generation with data that was published last")
+
+
+class Column(BaseModel):
+    name: str
+    type: str = Field(description="string, int64, double, bool or timestamp; in SQL answers, any Arrow type")
+
+
+class Table(BaseModel):
+    name: str
+    columns: list[Column]
+    generation: str
+    rows: int
+    newest: Time | None = Field(description="the latest event time in it")
+    alias_of: str | None = None
+
+
+class Tables(BaseModel):
+    tables: list[Table]
+
+
+class Rows(BaseModel):
+    """A window. An integer beyond 2**53 - 1, NaN and the infinities are strings; times are ISO-8601 in UTC."""
+
+    rows: list[dict[str, bool | int | float | str | None]]
+    total: int = Field(description="rows that pass the filters in the whole table")
+    generation: str
+
+
+class SourceStatus(BaseModel):
+    table: str
+    topic: str
+    lag_records: int
+    newest: Time | None
+
+
+class GenerationStatus(BaseModel):
+    name: str
+    begun: Time
+    published: Time | None = Field(description="when it took over the stable names, while it has them")
+    last_batch_id: int | None
+    rows: dict[str, int] = Field(description="rows by table")
+
+
+class UnknownField(BaseModel):
+    table: str
+    field: str
+    records: int = Field(description="that had it, since the server started")
+
+
+class ServerStatus(BaseModel):
+    state: Literal["starting", "live", "idle", "catching_up", "failed", "pipeline_down"]
+    message: str
+    pipeline_seen: Time | None
+    spark_ui: str | None = Field(description="where Spark's own pages are, if the pipeline has them on")
+    sources: list[SourceStatus]
+    generations: list[GenerationStatus]
+    unknown_fields: list[UnknownField] = Field(description="fields of records that are no columns, and are ignored")
+    clients: int
+    subscriptions: int
+    viewports: int
+    version: str
+    started: Time
+    time: Time = Field(description="the server's clock when it answered")
+    role: Role = Field(description="of the key that asked: what it may do")
+    flight_port: int = Field(description="where Arrow Flight is served, for Python clients")
+
+
+class ControlMessage(BaseModel):
+    """Topics and the join to switch to, what is left out staying as it is; or `rollback` or `discard` alone."""
+
+    model_config = ConfigDict(
+        extra="allow",
+        json_schema_extra={
+            "minProperties": 1,
+            "properties": {
+                "joinType": {"type": "string", "maxLength": MAX_TEXT_CHARACTERS},
+                "rollback": {"const": True},
+                "discard": {"type": "string", "maxLength": MAX_TEXT_CHARACTERS},
+            },
+            "patternProperties": {
+                "^[A-Za-z_][A-Za-z0-9_]*Topic$": {"type": "string", "maxLength": MAX_TEXT_CHARACTERS}
+            },
+            "additionalProperties": False,
+            "not": {"anyOf": [{"required": ["rollback"]}, {"required": ["discard"]}], "minProperties": 2},
+            "examples": [{"usersTopic": "users_2", "joinType": "left"}, {"rollback": True}],
+        },
+    )
+    __pydantic_extra__: dict[str, Annotated[str, Field(max_length=MAX_TEXT_CHARACTERS)] | Literal[True]] = Field(
+        init=False
+    )
+
+    @model_validator(mode="after")
+    def _has_a_known_shape(self) -> ControlMessage:
+        fields = self.__pydantic_extra__
+        if not fields:
+            raise ValueError("it says nothing: give usersTopic, accountsTopic, joinType or rollback")
+        for name, value in fields.items():
+            if name == "rollback" and value is True and len(fields) == 1:
+                continue
+            if name == "rollback":
+                raise ValueError("rollback is true, and goes alone")
+            if not isinstance(value, str):
+                raise ValueError(f"{name!a} must be a string")
+            if name == "discard" and len(fields) == 1:
+                continue
+            if name == "discard":
+                raise ValueError("discard goes alone")
+            if name != "joinType" and not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*Topic", name):
+                raise ValueError(f"{name!a} is not a control field: use joinType, or <table>Topic like usersTopic")
+        return self
+
+    @property
+    def fields(self) -> dict[str, str | bool]:
+        return dict(self.__pydantic_extra__)
+
+
+class ControlReceipt(BaseModel):
+    """Where on the control topic the message is."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+class SqlQuestion(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    sql: str = Field(
+        max_length=MAX_SQL_CHARACTERS, description="one SELECT, SHOW TABLES, DESCRIBE or SUMMARIZE over the tables"
+    )
+
+
+class SqlAnswer(BaseModel):
+    columns: list[Column]
+    rows: list[list[Any]]
+    truncated: bool = Field(description=f"whether there are more than these {MAX_SQL_ROWS:,} rows")
+
+
+class RowsQuestion(BaseModel):
+    """Which rows of a table are wanted."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    offset: int = Field(0, ge=0, le=MAX_OFFSET)
+    limit: int | None = Field(
+        None, ge=0, le=MAX_WINDOW_ROWS, description=f"{WINDOW_ROWS} unless given; in CSV and Arrow, all unless given"
+    )
+    sort: list[str] = Field([], description="column, or column:asc or column:desc; several, by commas or repeated")
+    q: str = Field("", max_length=MAX_TEXT_CHARACTERS, description="text to be found in any column")
+    filter: str = Field("", description='a JSON list, like [{"column": "age", "op": ">", "value": 30}]')
+    columns: list[str] | None = Field(None, description="the columns wanted, in order, by commas or repeated")
+
+    def selection(self) -> Selection:
+        columns = None if self.columns is None else _split(self.columns)
+        sort = [_sort(text) for text in _split(self.sort)]
+        try:
+            return Selection(columns=columns, sort=sort, filters=_filters(self.filter), quick=self.q)
+        except ValidationError as error:
+            raise RequestError("limit", first_problem(error.errors()), "ask for fewer sorts or filters") from None
+
+    def window(self) -> ViewOptions:
+        size = WINDOW_ROWS if self.limit is None else self.limit
+        return ViewOptions(**dict(self.selection()), offset=self.offset, size=size)
+
+
+def first_problem(errors: Sequence[Any]) -> str:
+    """What a validation found first, without the value that it found it in."""
+    first = errors[0]
+    place = ".".join(str(part) for part in first["loc"])
+    message = str(first["msg"]).removeprefix("Value error, ")
+    return f"{place[:100]}: {message}" if place else message
+
+
+def _split(texts: Sequence[str]) -> list[str]:
+    return [piece for text in texts for piece in text.split(",") if piece]
+
+
+def _sort(text: str) -> Sort:
+    column, _, direction = text.partition(":")
+    if direction not in ("", "asc", "desc"):
+        raise RequestError("bad_frame", f"{direction!a} is not a direction to sort in", "use column:asc or column:desc")
+    return Sort(column=column, descending=direction == "desc")
+
+
+def _filters(text: str) -> list[Filter]:
+    try:
+        return FILTERS.validate_json(text) if text else []
+    except ValidationError as error:
+        raise RequestError(
+            "bad_filter",
+            f"the filter is not understood: {first_problem(error.errors())}",
+            'give a JSON list, like [{"column": "age", "op": ">", "value": 30}]',
+        ) from None

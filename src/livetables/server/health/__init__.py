@@ -1,0 +1,1 @@
+"""How fresh the data is, and the figures for Prometheus."""

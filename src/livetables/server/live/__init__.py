@@ -1,0 +1,1 @@
+"""WebSocket clients: what each viewport shows, and the frames that say so."""

@@ -1,0 +1,1 @@
+"""Further processes that serve WebSockets."""

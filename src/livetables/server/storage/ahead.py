@@ -1,0 +1,359 @@
+"""Frames that are shown before they are stored.
+
+A frame is applied in memory first: its marks are taken, its rows get their numbers, and whoever looks at the tables is
+sent what changed. Everything that was shown since is then stored in one transaction. What a crash takes away in between
+was never acknowledged as stored, so the writers of the pipeline have it still and send it again.
+
+Only a frame that needs nothing of the store but a few rows by their keys is shown first. A large one, and one that
+repeats what a crash interrupted, is applied by the store itself, after everything before it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from livetables.model.change import TableChanges, TableShape
+from livetables.model.wire import NO_BATCH, FramePart
+from livetables.server.storage.frames import FrameChanges, TableNews, frame_changes
+from livetables.server.storage.generation import Frame, Generation, StoredTable, Writer, counted
+from livetables.server.storage.merge import StoredChanges
+from livetables.server.viewports.row import Row, numbered, rows_of, table_of
+from livetables.server.viewports.viewport import ROW
+from livetables.server.viewports.window import Delta
+
+SHOWN_ROWS_MAX = 5_000  # a frame with more is applied by the store itself
+RECENT_ROWS_MAX = 20_000  # of a view, whose rows are known without asking the store
+
+Lookup = Callable[[Generation, TableShape, str, Sequence[int]], pa.Table]  # the rows with these ids in a column
+
+
+class NotAheadError(Exception):
+    """A frame cannot be shown before it is stored."""
+
+
+@dataclass(frozen=True)
+class FrameTimes:
+    """When the newest record of a frame was in Kafka, when the frame left Spark, and when it was applied; in ms."""
+
+    kafka: float
+    spark: float
+    applied: float
+
+    @classmethod
+    def of(cls, part: FramePart) -> FrameTimes | None:
+        """Those of a frame that is applied just now, by its last part; None if it has no record."""
+        return cls(part.kafka_ms, part.sent_ms, time.time() * 1000) if part.kafka_ms >= 0 else None
+
+    @staticmethod
+    def newest(times: Iterable[FrameTimes | None]) -> FrameTimes | None:
+        """Those of the newest record."""
+        return max((each for each in times if each), key=lambda each: each.kafka, default=None)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What frames changed in a generation, to be seen before it is stored with the commit `sequence`."""
+
+    generation: str
+    sequence: int
+    deltas: Mapping[str, Delta]
+    times: FrameTimes | None
+
+
+class Viewers(Protocol):
+    """Whoever is to be sent what is shown."""
+
+    def shown(self, shown: Shown) -> None: ...
+
+    def stored(self, generation: str, sequence: int) -> None: ...
+
+
+@dataclass
+class Unstored:
+    """What was shown of a generation and is to be stored in one transaction."""
+
+    sequence: int
+    first_rows: Mapping[str, int]  # the number of the first row that is new in it, by table
+    new: dict[str, list[pa.Table]] = field(default_factory=dict)
+    changed: dict[str, dict[int, tuple[Row, Row | None]]] = field(default_factory=dict)  # as it was stored, and is now
+    gone: dict[str, set[int]] = field(default_factory=dict)  # the ids of rows that the store has and should not
+    unknown_fields: list[Mapping[str, Mapping[str, int]]] = field(default_factory=list)
+    waiting: list[Future[int]] = field(default_factory=list)
+    after: Generation | None = None  # the generation when it was taken to be stored
+    times: dict[str, FrameTimes] = field(default_factory=dict)  # of the newest record, by table
+
+    def add(self, table: str, delta: Delta, times: FrameTimes | None) -> None:
+        if newest := FrameTimes.newest([times, self.times.get(table)]):
+            self.times[table] = newest
+        if delta.numbered is not None:
+            self.new.setdefault(table, []).append(delta.numbered)
+        changed = self.changed.setdefault(table, {})
+        for was, now in delta.changed:
+            before, _ = changed.get(was.number, (was, None))
+            changed[was.number] = (before, now)
+
+    @property
+    def tables(self) -> list[str]:
+        """Those that have changed."""
+        return [name for name in self.first_rows if self.new.get(name) or self.changed.get(name)]
+
+    def changes_of(self, shape: TableShape) -> StoredChanges:
+        """What is to be deleted and inserted in a table, each row once."""
+        name = shape.name
+        first = self.first_rows[name]
+        changed = self.changed.get(name, {})
+        tables = list(self.new.get(name, ()))
+        if any(number >= first for number in changed):  # new rows that were changed again
+            again = pa.array(list(changed), pa.int64())
+            tables = [table.filter(pc.invert(pc.is_in(table[ROW], again))) for table in tables]
+        if rows := [now for _, now in changed.values() if now is not None]:
+            tables.append(table_of(sorted(rows, key=lambda row: row.number), shape.schema))
+        stored = [(was, now) for number, (was, now) in changed.items() if number < first]
+        return StoredChanges(
+            pa.concat_tables(tables).combine_chunks() if tables else None,  # many small chunks take DuckDB long
+            [was for was, _ in stored],
+            [was for was, now in stored if now is None],
+        )
+
+    def answer(self, outcome: int | Exception) -> None:
+        """Answer everybody who waits for the end of it."""
+        waiting, self.waiting = self.waiting, []
+        for each in waiting:
+            with suppress(InvalidStateError):
+                if isinstance(outcome, int):
+                    each.set_result(outcome)
+                else:
+                    each.set_exception(outcome)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a frame that was shown."""
+
+    records: Mapping[str, int]  # that were new, by what readers call their table
+    taken: tuple[TableChanges, ...]
+    stored: Future[int] | None  # the commit that it is in; None where it is stored already
+
+
+class Ahead:
+    """What was shown and is not stored yet, of all generations. `lock` is held while frames are shown."""
+
+    def __init__(self, lookup: Lookup) -> None:
+        self.lock = threading.RLock()
+        self._lookup = lookup
+        self._open: dict[str, Unstored] = {}
+        self._storing: dict[str, Unstored] = {}
+        self._recent: dict[tuple[str, str], OrderedDict[int, Row | None]] = {}
+
+    def show(self, generation: Generation, frame: Frame) -> tuple[Generation, Shown, Outcome]:
+        """Apply a frame in memory: the generation after it, what is to be seen, and what is to be counted.
+
+        Nothing has changed where a NotAheadError or another error is raised.
+        """
+        part = frame.last
+        writer = generation.writers.get(part.writer)
+        marks = writer.marks if writer else {}
+        shapes = {name: table.shape for name, table in generation.tables.items()}
+        changes = frame_changes(shapes, frame.streams, marks, part.marks)
+        deltas = self._deltas(generation, changes)
+        ended = max(writer.ended if writer else NO_BATCH, part.epoch if part.end else NO_BATCH)
+        given = {name: _given(shapes[name], delta) for name, delta in deltas.items()}
+        tables = {
+            **generation.tables,
+            **{name: _advanced(generation.tables[name], delta, given[name]) for name, delta in deltas.items()},
+        }
+        records = counted(writer, changes.records)
+        after = replace(
+            generation,
+            tables=tables,
+            run=max(generation.run, part.run),
+            writers={**generation.writers, part.writer: Writer(frame.place, changes.marks, ended, records)},
+        )
+        times = FrameTimes.of(part)
+        is_empty = not deltas and changes.marks is marks and ended == (writer.ended if writer else NO_BATCH)
+        batch = self._open.get(generation.name)
+        if is_empty and not part.durable and batch is None and generation.name not in self._storing:
+            return after, Shown(generation.name, generation.sequence, {}, None), Outcome({}, (), None)
+        batch = batch or self._begin(generation)
+        for name, delta in deltas.items():
+            batch.add(name, delta, times)
+            self._remember(batch, generation.name, generation.tables[name].shape, delta)
+        batch.unknown_fields.append(changes.unknown_fields)
+        stored: Future[int] = Future()
+        batch.waiting.append(stored)
+        taken = tuple(
+            TableChanges(name, _upserts(shapes[name], given[name]), _gone(shapes[name], delta))
+            for name, delta in deltas.items()
+        )
+        shown = Shown(generation.name, batch.sequence, deltas, times)
+        return after, shown, Outcome(Counter(changes.records), taken, stored)
+
+    def waiting(self, generation: str) -> Future[int] | None:
+        """What tells when everything shown of a generation so far is stored; None if it is."""
+        with self.lock:
+            batch = self._open.get(generation) or self._storing.get(generation)
+            if batch is None:
+                return None
+            stored: Future[int] = Future()
+            batch.waiting.append(stored)
+            return stored
+
+    def is_empty(self) -> bool:
+        return not (self._open or self._storing)
+
+    def take(self, generations: Mapping[str, Generation]) -> list[Unstored]:
+        """What is to be stored now: what could not be stored before, or else all that was shown since."""
+        with self.lock:
+            if not self._storing:
+                self._storing, self._open = self._open, {}
+                for name, batch in self._storing.items():
+                    batch.after = replace(generations[name], sequence=batch.sequence)
+            return list(self._storing.values())
+
+    def done(self) -> None:
+        """What was taken is stored."""
+        with self.lock:
+            self._storing = {}
+            for (generation, table), recent in self._recent.items():
+                batch = self._open.get(generation)
+                unstored = batch.changed.get(table, {}) if batch else {}
+                gone = batch.gone.get(table, ()) if batch else ()
+                first = batch.first_rows[table] if batch else None
+                for key in list(recent)[: max(0, len(recent) - RECENT_ROWS_MAX)]:
+                    row = recent[key]
+                    if row is None:
+                        is_stored = key not in gone
+                    else:
+                        is_stored = row.number not in unstored and (first is None or row.number < first)
+                    if is_stored:
+                        del recent[key]
+
+    def forget(self, generation: str) -> None:
+        """Throw away what was shown of a generation, and what is known of its rows."""
+        with self.lock:
+            for batches in (self._open, self._storing):
+                if batch := batches.pop(generation, None):
+                    batch.answer(NotAheadError("the generation is gone"))
+            self.forget_rows(generation)
+
+    def forget_rows(self, generation: str) -> None:
+        """Others have changed the rows of a generation: what is known of them counts no more."""
+        with self.lock:
+            for key in [key for key in self._recent if key[0] == generation]:
+                del self._recent[key]
+
+    def _begin(self, generation: Generation) -> Unstored:
+        storing = self._storing.get(generation.name)
+        before = storing.sequence if storing else generation.sequence
+        first_rows = {name: table.next_row for name, table in generation.tables.items()}
+        batch = self._open[generation.name] = Unstored(before + 1, first_rows)
+        return batch
+
+    def _deltas(self, generation: Generation, changes: FrameChanges) -> dict[str, Delta]:
+        if sum(rows.num_rows for news in changes.tables.values() for rows in news.rows) > SHOWN_ROWS_MAX:
+            raise NotAheadError("it has too many rows")
+        found = {name: self._delta(generation, name, news) for name, news in changes.tables.items()}
+        return {name: delta for name, delta in found.items() if delta.size}
+
+    def _delta(self, generation: Generation, name: str, news: TableNews) -> Delta:
+        table = generation.tables[name]
+        if news.perhaps is not None:
+            raise NotAheadError("it may have rows that are there already")
+        changed: list[tuple[Row, Row | None]] = []
+        if news.gone is not None:
+            key = table.shape.key[0]  # of a left record; only its row without a match is found
+            found = self._known(generation, table.shape, key, news.gone[key].to_pylist())
+            changed += [(row, None) for row in found.values() if row is not None]
+        if news.newer is not None:
+            changed += self._replaced(generation, table.shape, news.newer)
+        new = None
+        if news.new is not None:
+            new = numbered(news.new, table.next_row)
+        return Delta(new, tuple(changed))
+
+    def _replaced(self, generation: Generation, shape: TableShape, newer: pa.Table) -> list[tuple[Row, Row]]:
+        """The rows that these are newer than, with these in their place."""
+        (key,) = shape.key
+        place = shape.schema.names.index(key)
+        versions = [shape.schema.names.index(name) for name in shape.version]
+        given = rows_of(numbered(newer, 0))
+        known = self._known(generation, shape, key, [row.values[place] for row in given])
+        replaced = []
+        for row in given:
+            was = known[row.values[place]]
+            if was is not None and _version(row, versions) > _version(was, versions):
+                replaced.append((was, Row(was.number, row.values)))
+        return replaced
+
+    def _known(
+        self, generation: Generation, shape: TableShape, key: str, ids: Sequence[int]
+    ) -> Mapping[int, Row | None]:
+        """The rows with these ids, of those that were remembered or else of the store."""
+        recent = self._recent.setdefault((generation.name, shape.name), OrderedDict())
+        missing = [each for each in ids if each not in recent]
+        if missing:
+            place = shape.schema.names.index(key)
+            found: dict[int, Row | None] = dict.fromkeys(missing)
+            rows = rows_of(self._lookup(generation, shape, key, missing))
+            for row in rows:
+                found[row.values[place]] = row
+            if len(rows) > sum(row is not None for row in found.values()):
+                raise NotAheadError("a left record has a match, and is shown without one beside it")
+            if shape.join == "left" and any(_is_pair(shape, row) for row in rows):
+                raise NotAheadError("a left record has a match already")
+            recent.update(found)
+        return {each: recent[each] for each in ids}
+
+    def _remember(self, batch: Unstored, generation: str, shape: TableShape, delta: Delta) -> None:
+        """Know the rows that may be replaced or removed later, while they are new."""
+        if shape.join not in ("left", "natural", "asof"):
+            return
+        place = shape.schema.names.index(shape.key[0])
+        recent = self._recent.setdefault((generation, shape.name), OrderedDict())
+        for was, now in delta.changed:
+            recent[was.values[place]] = now
+            if now is None:
+                batch.gone.setdefault(shape.name, set()).add(was.values[place])
+        for row in delta.new:
+            if not (shape.join == "left" and _is_pair(shape, row)):
+                recent[row.values[place]] = row
+
+
+def _is_pair(shape: TableShape, row: Row) -> bool:
+    return row.values[shape.schema.names.index(shape.key[1])] is not None
+
+
+def _version(row: Row, places: Sequence[int]) -> list[tuple[bool, Any]]:
+    """What to compare rows by: null before all values."""
+    return [(row.values[place] is not None, row.values[place]) for place in places]
+
+
+def _given(shape: TableShape, delta: Delta) -> list[pa.Table]:
+    """The rows that are new, and those that have changed, with their numbers."""
+    given = [] if delta.numbered is None else [delta.numbered]
+    if changed := [now for _, now in delta.changed if now is not None]:
+        given.append(table_of(changed, shape.schema))
+    return given
+
+
+def _advanced(table: StoredTable, delta: Delta, given: Sequence[pa.Table]) -> StoredTable:
+    return table.with_rows(0 if delta.numbered is None else delta.numbered.num_rows, *given)
+
+
+def _upserts(shape: TableShape, given: Sequence[pa.Table]) -> pa.Table:
+    return (pa.concat_tables(given) if given else table_of([], shape.schema)).drop_columns(ROW)
+
+
+def _gone(shape: TableShape, delta: Delta) -> pa.Table:
+    rows = [was for was, now in delta.changed if now is None]
+    return table_of(rows, shape.schema).select(shape.key) if rows else shape.key_schema.empty_table()

@@ -1,0 +1,47 @@
+"""What a Spark session is given, as far as it can be told without starting one."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from pyspark.sql import SparkSession
+
+from livetables.jvm.session import SLOTS, session_settings, with_room
+
+
+@pytest.mark.parametrize("master", ["local", "local[3]", "local[3, 2]", "local[*]"])
+def test_on_one_machine_every_task_has_a_slot(master: str) -> None:
+    assert with_room(master) == f"local[{SLOTS}]"
+
+
+@pytest.mark.parametrize("master", ["local-cluster[2,8,1024]", "spark://host:7077", "yarn", "k8s://https://host"])
+def test_a_cluster_has_the_slots_that_it_has(master: str) -> None:
+    assert with_room(master) == master
+
+
+def test_a_machine_with_other_cores_can_resume_a_checkpoint() -> None:
+    partitions = {
+        session_settings(master=master)["spark.sql.shuffle.partitions"]
+        for master in ("local", "local[1]", "local[64]", "local[*]", "local-cluster[2,8,1024]")
+    }
+    assert len(partitions) == 1
+
+
+@pytest.mark.parametrize("master", ["local[2]", "local-cluster[2,8,1024]"])
+def test_both_modes_can_share_a_checkpoint(master: str) -> None:
+    settings = session_settings(master=master)
+    assert settings["spark.sql.streaming.stateStore.checkpointFormatVersion"] == "2"
+    assert "RocksDB" in settings["spark.sql.streaming.stateStore.providerClass"]
+
+
+@pytest.mark.spark
+def test_spark_listens_on_loopback_only(spark: SparkSession) -> None:
+    assert spark.conf.get("spark.driver.host") == "127.0.0.1"
+    assert spark.sparkContext.uiWebUrl is None
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
+def test_ctrl_c_stays_with_the_program() -> None:
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

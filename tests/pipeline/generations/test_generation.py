@@ -1,0 +1,83 @@
+"""A generation whose query dies: why is told in one sentence, and nothing of the query stays. And how it ages."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+from pyspark.sql import SparkSession
+
+from livetables.config.load import load_config
+from livetables.config.values import GenerationsConfig
+from livetables.local.broker import Broker
+from livetables.pipeline.flow.plan import shapes
+from livetables.pipeline.generations import generation as running_module
+from livetables.pipeline.generations.checkpoints import Checkpoints
+from livetables.pipeline.generations.generation import Ground, RunningGeneration
+from livetables.pipeline.generations.state import Event, to_retire
+from livetables.pipeline.generations.wanted import Wanted
+from tests.support.kafka import wait_until
+from tests.support.pipeline import Stage, random_records
+from tests.support.server import TOKEN, ServerProcess
+
+pytestmark = [pytest.mark.spark, pytest.mark.kafka]
+
+GENERATION = "g1-00000000"
+TRIES = 2
+
+
+def test_a_clock_that_is_set_makes_no_generation_older_or_younger(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clocks are fakes: nobody can set that of the machine."""
+    clock, steady = [datetime(2026, 1, 31, tzinfo=UTC)], [100.0]
+    monkeypatch.setattr(running_module, "datetime", SimpleNamespace(now=lambda _: clock[0]))
+    monkeypatch.setattr(running_module, "time", SimpleNamespace(monotonic=lambda: steady[0]))
+    ground = cast(Ground, SimpleNamespace(config=load_config(None, {})))
+    generation = RunningGeneration(ground, GENERATION, Wanted.by(ground.config.spec), {})
+    clock[0], steady[0] = datetime(2016, 1, 31, tzinfo=UTC), 107.0
+    assert generation.age_seconds == 7.0
+    events: tuple[Event, ...] = ("query_started", "published", "replaced")
+    for event in events:
+        generation.move(event)
+    clock[0] = datetime(2036, 1, 31, tzinfo=UTC)
+    config = GenerationsConfig(linger_seconds=8)
+    assert to_retire([(generation, generation.since)], steady[0] + 7.9, config) == []
+    assert to_retire([(generation, generation.since)], steady[0] + 8.0, config) == [generation]
+
+
+def test_what_fails_in_a_batch_is_told_by_its_root_cause(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    stage = Stage.open(broker.bootstrap_servers)
+    stage.send(random_records(random.Random(3), 20))
+    with ServerProcess(tmp_path) as server:
+        settings = {
+            "LIVETABLES_KAFKA_BOOTSTRAP_SERVERS": broker.bootstrap_servers,
+            "LIVETABLES_PIPELINE_SERVER": server.flight,
+        }
+        checkpoints = Checkpoints(spark, str(tmp_path / "checkpoints"))
+        ground = Ground(spark, load_config(None, settings), TOKEN, checkpoints)
+        generation = RunningGeneration(ground, GENERATION, Wanted(dict(stage.topics.items()), "left"), {})
+        try:
+            url = ground.sink().begin(GENERATION, shapes(generation.spec))
+            generation.start(url)
+            wait_until(generation.is_working, "the first batch")
+            generation.stop()
+            for part in Path(checkpoints.path(GENERATION)).glob("state/0/[0-9]*"):  # as the tasks of a batch will find
+                shutil.rmtree(part)
+            stage.send(random_records(random.Random(4), 20))
+            threads = threading.active_count()
+            for _ in range(TRIES):
+                generation.start(url)
+                wait_until(generation.has_died, "the query dies")
+                generation.bury()
+                told = generation.trouble or ""
+                assert "Py4J" not in told
+                assert "Traceback" not in told
+                assert "state" in told
+            wait_until(lambda: threading.active_count() <= threads, "the threads that Spark called have ended")
+        finally:
+            generation.stop()

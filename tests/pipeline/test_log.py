@@ -1,0 +1,89 @@
+"""What the log has of a control message and of generations, with the control topic on a cluster of its own."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from livetables.local.broker import Broker
+from tests.support.kafka import Record, produce
+from tests.support.system import System
+
+pytestmark = [pytest.mark.spark, pytest.mark.kafka]
+
+SETTINGS = {"LIVETABLES_GENERATIONS_LINGER_SECONDS": "1"}
+
+
+@pytest.fixture(scope="module")
+def control_broker() -> Iterator[Broker]:
+    with Broker() as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def system(broker: Broker, control_broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
+    settings = {**SETTINGS, "LIVETABLES_CONTROL_KAFKA_BOOTSTRAP_SERVERS": control_broker.bootstrap_servers}
+    with System(tmp_path_factory.mktemp("system"), broker, random.Random(1), settings) as system:
+        system.start()
+        system.wait_for_tables()
+        yield system
+
+
+def send(system: System, control_broker: Broker, message: dict[str, str]) -> int:
+    """Send a control message to the cluster of the control topic; where the log ended before."""
+    end = system.pipeline.log_end()
+    value = json.dumps(message).encode()
+    produce(control_broker.bootstrap_servers, [Record(system.control_topic, 0, value, int(time.time() * 1000))])
+    return end
+
+
+def wait_for(system: System, event: str, start: int) -> dict[str, str]:
+    """The first line about an event since then."""
+    system.wait(lambda: bool(system.pipeline.events(event, start)), f"{event} is logged")
+    return system.pipeline.events(event, start)[0]
+
+
+def logged(system: System, start: int, events: tuple[str, ...]) -> list[str]:
+    """Those of the events that are in the log since then, in order."""
+    lines = (line for line in system.pipeline.log(start).splitlines() if " event=" in line)
+    found = [line.split(" event=")[1].split()[0] for line in lines]
+    return [event for event in found if event in events]
+
+
+def test_a_switch_is_logged_step_by_step(system: System, control_broker: Broker) -> None:
+    (before,) = system.live_generations()
+    start = send(system, control_broker, {"joinType": "NATURAL JOIN"})
+    retired = wait_for(system, "retired", start)
+    steps = ("control", "resolved", "build", "caught_up", "switched", "lingering", "ready", "retired")
+    assert logged(system, start, (*steps, "failed", "rejected")) == list(steps)
+    event = {each: system.pipeline.events(each, start)[0] for each in steps}
+    (now,) = system.live_generations()
+    assert (event["control"]["partition"], event["control"]["offset"]) == ("0", "0")
+    assert "NATURAL JOIN" in event["control"]["value"]
+    resolved = event["resolved"]
+    assert {name: resolved[name] for name in ("usersTopic", "accountsTopic", "joinType", "changed")} == {
+        "usersTopic": system.now.users,
+        "accountsTopic": system.now.accounts,
+        "joinType": "natural",
+        "changed": "True",
+    }
+    assert {event[each]["generation"] for each in ("build", "caught_up", "switched", "ready")} == {now}
+    assert event["build"]["joinType"] == "natural"
+    assert event["switched"]["before"] == event["lingering"]["generation"] == retired["generation"] == before
+
+
+def test_a_message_to_no_effect_is_logged_as_unchanged(system: System, control_broker: Broker) -> None:
+    start = send(system, control_broker, {"joinType": "natural"})
+    assert wait_for(system, "resolved", start)["changed"] == "False"
+    system.wait(lambda: [row["outcome"] for row in system.control_rows()][-1] == "unchanged", "it is decided")
+    assert logged(system, start, ("control", "resolved", "build", "switched")) == ["control", "resolved"]
+
+
+def test_a_message_that_is_rejected_is_logged_with_the_reason(system: System, control_broker: Broker) -> None:
+    start = send(system, control_broker, {"joinType": "cross"})
+    assert "there is no join 'cross'" in wait_for(system, "rejected", start)["why"]
+    assert logged(system, start, ("control", "resolved", "build", "rejected")) == ["control", "rejected"]

@@ -1,0 +1,59 @@
+import { Injectable, inject, signal } from "@angular/core";
+import { LiveTableService, LivetablesError } from "@livetables/angular";
+import type { ControlReceipt, Subscription } from "@livetables/angular";
+import type { ControlRow } from "../status/status-rows";
+
+export interface Sent {
+  /** What was asked for. */
+  readonly what: string;
+  /** sending, waiting, or what control_raw says became of it. */
+  readonly outcome: string;
+  readonly why: string;
+  /** What mends it, if it could not be sent. */
+  readonly cure?: string;
+}
+
+/** What this page is about to send to the control topic, the message it sent last, and what became of that. */
+@Injectable({ providedIn: "root" })
+export class ControlMessages {
+  /** Fields that somebody has changed and not sent yet. */
+  readonly draft = signal<Readonly<Record<string, string>>>({});
+  readonly #sent = signal<Sent | null>(null);
+  readonly sent = this.#sent.asReadonly();
+
+  readonly #service = inject(LiveTableService);
+  #following: Subscription | null = null;
+
+  async send(what: string, fields: Readonly<Record<string, string | true>>): Promise<void> {
+    this.#following?.unsubscribe();
+    this.#sent.set({ what, outcome: "sending", why: "" });
+    try {
+      this.#follow(what, await this.#service.sendControl(fields));
+    } catch (error) {
+      if (!(error instanceof LivetablesError)) throw error;
+      this.#sent.set({ what, outcome: "failed", why: error.problem, cure: error.cure });
+    }
+  }
+
+  #follow(what: string, { partition, offset }: ControlReceipt): void {
+    this.#sent.set({ what, outcome: "waiting", why: "" });
+    const following = (this.#following = this.#service.hub.subscribe(
+      "control_raw",
+      {
+        filters: [
+          { column: "partition", op: "equals", value: partition },
+          { column: "offset", op: "equals", value: offset },
+        ],
+        size: 1,
+      },
+      {
+        rows: ({ rows }) => {
+          const row = rows[0] as ControlRow | undefined;
+          if (!row?.outcome) return;
+          following.unsubscribe();
+          this.#sent.set({ what, outcome: row.outcome, why: row.why ?? "" });
+        },
+      },
+    ));
+  }
+}

@@ -1,0 +1,17 @@
+import { ChangeDetectionStrategy, Component, computed, inject, input } from "@angular/core";
+import { LiveTableService } from "@livetables/angular";
+import { Ago } from "../parts/ago";
+
+/** How long ago the newest record of a table was made. */
+@Component({
+  selector: "lt-newest",
+  imports: [Ago],
+  changeDetection: ChangeDetectionStrategy.OnPush,
+  template: `<lt-ago [time]="time()" />`,
+})
+export class Newest {
+  readonly table = input.required<string>();
+
+  readonly #window = inject(LiveTableService).windowOf(this.table, () => ({ size: 0 }));
+  protected readonly time = computed(() => this.#window()?.newest ?? null);
+}

@@ -23,6 +23,7 @@ from tests.server.live.test_session import SCHEMA, START, USERS, Feed, has
 from tests.support.kafka import wait_until
 from tests.support.server import TOKEN, WITH_RELAYS, LiveClient, ServerProcess
 
+STORIES_MAX = 5  # a view whose evaluation takes long on a busy machine gets frames with a hint
 ODD = pa.schema(
     [
         ("_id", pa.int64()),
@@ -106,15 +107,18 @@ def test_what_relays_send_is_counted_by_the_server(server: ServerProcess, feed: 
 
 def test_frames_are_those_of_a_server_without_relays(tmp_path: Path) -> None:
     def frames(settings: dict[str, str]) -> list[Any]:
-        directory = tmp_path / str(len(settings))
-        directory.mkdir()
-        with ServerProcess(directory, settings) as server, LiveClient(server.websocket) as client:
-            sink = server.sink()
-            story(client, sink)
-            arrow = arrow_window(server)
-            sink.close()
-        kept = ("schema", "snapshot", "patch", "rebound", "error")
-        return [*(frame for frame in client.frames if frame["type"] in kept), arrow]
+        for attempt in range(STORIES_MAX):
+            directory = tmp_path / f"{len(settings)}-{attempt}"
+            directory.mkdir()
+            with ServerProcess(directory, settings) as server, LiveClient(server.websocket) as client:
+                sink = server.sink()
+                story(client, sink)
+                arrow = arrow_window(server)
+                sink.close()
+            kept = ("schema", "snapshot", "patch", "rebound", "error")
+            if not any("hint" in frame for frame in client.frames):
+                return [*(frame for frame in client.frames if frame["type"] in kept), arrow]
+        raise AssertionError("a view was limited in every story: this machine is too busy to compare frames")
 
     alone, relayed = frames({}), frames(WITH_RELAYS)
     assert relayed == alone
@@ -129,7 +133,7 @@ def test_frames_are_those_of_a_server_without_relays(tmp_path: Path) -> None:
 
 
 def story(client: LiveClient, sink: FlightSink) -> None:
-    """One step after the other, each awaited: what is sent does not depend on how fast anybody is."""
+    """One step after the other, each awaited: but for hints of limited views, frames do not depend on the machine."""
 
     def put(generation: str, batch_id: int, rows: list[dict[str, Any]], deletes: tuple[int, ...] = ()) -> None:
         schema = ODD if "text" in rows[0] else SCHEMA

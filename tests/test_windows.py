@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import livetables
 from livetables.client.http import Door
 from livetables.local.ports import free_ports
 from tests.support.server import TOKEN
@@ -42,6 +43,12 @@ for name in ("fcntl", "resource", "uvloop"):
 sys.modules["msvcrt"] = types.SimpleNamespace(locking=locking, LK_NBLCK=2)
 asyncio.SelectorEventLoop.add_signal_handler = no_handlers
 """
+# asyncio itself needs them on this system, so only our own use of them is taken away.
+NO_UNIX_SOCKETS = """
+from livetables.cli.main import main
+from livetables.server.api import front
+front.HAS_UNIX_SOCKETS = False
+"""
 
 
 def python(*lines: str) -> subprocess.CompletedProcess[str]:
@@ -53,7 +60,7 @@ def python(*lines: str) -> subprocess.CompletedProcess[str]:
 def started(verb: str, directory: Path, settings: Mapping[str, str]) -> subprocess.Popen[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("LIVETABLES_")}
     return subprocess.Popen(
-        [sys.executable, "-c", f"{LIKE_WINDOWS}\nfrom livetables.cli.main import main\nsys.exit(main(['{verb}']))"],
+        [sys.executable, "-c", f"{LIKE_WINDOWS}\n{NO_UNIX_SOCKETS}\nsys.exit(main(['{verb}']))"],
         cwd=directory,
         env={**environment, "LIVETABLES_TOKEN": TOKEN, **settings},
         stdout=subprocess.PIPE,
@@ -110,6 +117,8 @@ def test_the_server_serves_and_ends_at_a_signal(tmp_path: Path) -> None:
             assert server.stdout
             address = line_beginning(server.stdout, "serving ").split()[1]
             assert Door(address, TOKEN, STOP_SECONDS).get("/healthz")
+            with livetables.connect(address, TOKEN) as connection:
+                assert connection.sql("SELECT 42 AS answer").to_pylist() == [{"answer": 42}]
             server.send_signal(signal.SIGINT)
             assert server.wait(STOP_SECONDS) == 0
             assert "stopped" in server.stdout.read()

@@ -49,7 +49,7 @@ from livetables.model.wire import (
 from livetables.server.access.key import Key, bearer, let_in
 from livetables.server.access.logins import Peer
 from livetables.server.api.control_requests import ControlDoor
-from livetables.server.api.front import Front
+from livetables.server.api.front import LOOPBACK, Front
 from livetables.server.api.services import Pulse
 from livetables.server.health.metrics import SQL, Metrics, counted
 from livetables.server.storage.feed import changes_schema
@@ -317,10 +317,12 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
         self.check_key = _KeyCheck(key, metrics)
         self.front = Front(host, port, certificate)
         super().__init__(
-            flight.Location.for_grpc_unix(str(self.front.path)),
+            flight.Location.for_grpc_unix(str(self.front.path))
+            if self.front.path
+            else flight.Location.for_grpc_tcp(LOOPBACK, 0),
             middleware={PRESENTED: _PresentedFactory(self.check_key)},
         )
-        self.front.start()
+        self.front.start(super().port)
 
     @property
     def port(self) -> int:

@@ -1,8 +1,9 @@
 """What is in front of Flight, and bounds strangers: gRPC takes whole messages before anybody can look at their key.
 
-gRPC listens on a socket of this process's own, which nobody else can reach. Connections to the Flight port are accepted
-here, and their bytes are passed on. Who has shown no key yet may send little, for a short time, and is the first to go
-when there are too many; who reads tables may send as much as tickets need; who writes them may send all.
+gRPC listens on a socket that nobody but this user can reach; on Windows, which has none such, on loopback. Connections
+to the Flight port are accepted here, and their bytes are passed on. Who has shown no key yet may send little, for a
+short time, and is the first to go when there are too many; who reads tables may send as much as tickets need; who
+writes them may send all.
 
 Bytes are passed on by a thread of its own, with back-pressure on both sides: no queue grows.
 """
@@ -13,6 +14,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import re
 import socket
 import ssl
 import tempfile
@@ -22,12 +24,17 @@ from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import uvloop
-
 from livetables.log import Throttle
 from livetables.server.access.logins import Peer
 from livetables.tls import ServerCertificate
 
+try:
+    import uvloop
+except ModuleNotFoundError:  # Windows
+    uvloop = None  # type: ignore[assignment]
+
+HAS_UNIX_SOCKETS = hasattr(socket, "AF_UNIX")
+LOOPBACK = "127.0.0.1"
 STRANGER_SECONDS = 10.0  # to show a key
 STRANGER_BYTES_MAX = 256 * 1024  # in all, until then
 STRANGERS_MAX = 256
@@ -104,26 +111,31 @@ class _Connection:
 
 
 class Front:
-    """Listens from its construction until `close`. `path` is where gRPC is to listen, before the first connection."""
+    """Listens from its construction until `close`.
+
+    `path` is where gRPC is to listen before `start`; where it is None, on any port of LOOPBACK.
+    """
 
     def __init__(self, host: str, port: int, certificate: ServerCertificate | None = None) -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listening = socket.create_server((host, port), family=family, backlog=BACKLOG)
         self.port: int = self._listening.getsockname()[1]
         self._directory = tempfile.TemporaryDirectory(prefix="livetables-")  # only this user can look into it
-        self.path = Path(self._directory.name) / SOCKET
+        self.path = Path(self._directory.name) / SOCKET if HAS_UNIX_SOCKETS else None
+        self._grpc_port = 0
         self._tls = _tls(certificate) if certificate else None
         self._lock = threading.Lock()
         self._connections: dict[str, _Connection] = {}  # by the name of the socket on which gRPC sees them
         self._strangers: dict[str, _Connection] = {}  # those without a key, the longest waiting first
         self._names = itertools.count(1)
-        self._loop = uvloop.new_event_loop()
+        self._loop = asyncio.new_event_loop() if uvloop is None else uvloop.new_event_loop()
         self._server: asyncio.Server | None = None
         self._ended = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="flight-front", daemon=True)
 
-    def start(self) -> None:
-        """Accept connections from now on."""
+    def start(self, grpc_port: int) -> None:
+        """Accept connections from now on. gRPC has this port where it has no `path`."""
+        self._grpc_port = grpc_port
         self._thread.start()
 
     def stop_accepting(self) -> None:
@@ -194,17 +206,12 @@ class Front:
 
     async def _accepted(self, client_reader: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
         address = client.get_extra_info("peername") or ("",)
-        name = f"c{next(self._names)}"
         connection = _Connection(Peer(address[0]), client, time.monotonic())
-        with self._lock:
-            self._connections[name] = self._strangers[name] = connection
-            eldest = next(iter(self._strangers.values())) if len(self._strangers) > STRANGERS_MAX else None
-        if eldest:
-            _send_away(eldest, "too many without a key")
         try:
-            with self._named_socket(name) as named:
-                await asyncio.get_running_loop().sock_connect(named, str(self.path))
-                reader, writer = await asyncio.open_unix_connection(sock=named, limit=CHUNK_BYTES)
+            with self._named_socket() as (name, named), self._known(name, connection):
+                place = (LOOPBACK, self._grpc_port) if self.path is None else str(self.path)
+                await asyncio.get_running_loop().sock_connect(named, place)
+                reader, writer = await asyncio.open_connection(sock=named, limit=CHUNK_BYTES)
                 try:
                     await _first_ended(_pass_on(client_reader, writer, connection), _pass_on(reader, client))
                 finally:
@@ -213,21 +220,39 @@ class Front:
             throttle.tell(log, "flight_connection_failed", logging.DEBUG, cause=error)
         finally:
             client.close()
+
+    @contextlib.contextmanager
+    def _known(self, name: str, connection: _Connection) -> Iterator[None]:
+        """Know a connection by its name, as one without a key at first; the eldest of too many such has to go."""
+        with self._lock:
+            self._connections[name] = self._strangers[name] = connection
+            eldest = next(iter(self._strangers.values())) if len(self._strangers) > STRANGERS_MAX else None
+        if eldest:
+            _send_away(eldest, "too many without a key")
+        try:
+            yield
+        finally:
             with self._lock:
                 self._connections.pop(name, None)
                 self._strangers.pop(name, None)
 
     @contextlib.contextmanager
-    def _named_socket(self, name: str) -> Iterator[socket.socket]:
-        """A socket that gRPC knows the client by."""
-        path = self.path.with_name(name)
-        named = socket.socket(socket.AF_UNIX)
+    def _named_socket(self) -> Iterator[tuple[str, socket.socket]]:
+        """A socket, and the name that gRPC knows the client by: that of its file, or its port."""
+        if self.path is None:
+            named, path = socket.socket(socket.AF_INET), None
+            named.bind((LOOPBACK, 0))
+            name = str(named.getsockname()[1])
+        else:
+            name = f"c{next(self._names)}"
+            named, path = socket.socket(socket.AF_UNIX), self.path.with_name(name)
+            named.bind(str(path))
         named.setblocking(False)
-        named.bind(str(path))
         try:
-            yield named
+            yield name, named
         finally:
-            path.unlink(missing_ok=True)
+            if path:
+                path.unlink(missing_ok=True)
 
 
 async def _pass_on(
@@ -259,8 +284,8 @@ def _send_away(connection: _Connection, why: str) -> None:
 
 
 def _name(uri: str) -> str:
-    """The name of a connection's socket in what gRPC calls it, like unix:/tmp/…/c7."""
-    return uri.rpartition("/")[2]
+    """The name of a connection's socket in what gRPC calls it, like unix:/tmp/…/c7 or ipv4:127.0.0.1:50123."""
+    return re.split("[/:]", uri)[-1]
 
 
 def _tls(certificate: ServerCertificate) -> ssl.SSLContext:

@@ -102,7 +102,13 @@ def damage(file: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("part", "kind"), [("offsets", "garbage"), ("commits", "truncated"), ("state", "garbage"), ("metadata", "garbage")]
+    ("part", "kind"),
+    [
+        ("state", "garbage"),
+        pytest.param("offsets", "garbage", marks=pytest.mark.chaos),
+        pytest.param("commits", "truncated", marks=pytest.mark.chaos),
+        pytest.param("metadata", "garbage", marks=pytest.mark.chaos),
+    ],
 )
 def test_a_damaged_checkpoint_is_kept_aside_and_its_generation_built_again(
     system: System, part: str, kind: str
@@ -127,7 +133,7 @@ def test_a_damaged_checkpoint_is_kept_aside_and_its_generation_built_again(
     assert not checkpoint.exists()
 
 
-@pytest.mark.parametrize("kind", ["garbage", "truncated"])
+@pytest.mark.parametrize("kind", ["garbage", pytest.param("truncated", marks=pytest.mark.chaos)])
 def test_a_damaged_store_is_kept_aside_and_its_tables_are_built_again(system: System, kind: str) -> None:
     system.server.stop()
     damage(system.directory / "store.duckdb", kind)

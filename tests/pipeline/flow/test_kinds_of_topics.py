@@ -21,7 +21,7 @@ from tests.support.server import ServerProcess
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
-MODES: list[Mode] = ["micro_batch", "real_time"]
+MODES = [pytest.param("micro_batch", marks=pytest.mark.chaos), "real_time"]
 PARTITIONS = 100
 START = 1_700_000_000_000  # the time of the first record, in ms
 LARGE_BYTES = 10 * 1024 * 1024

@@ -23,9 +23,9 @@ from livetables.server.api import gate, intake
 from livetables.server.api.http import create_app
 from livetables.server.api.services import Services
 from livetables.server.storage import merge, staging
-from livetables.server.storage.ahead import Outcome, Shown
 from livetables.server.storage.frames import FrameError
 from livetables.server.storage.generation import Frame
+from livetables.server.storage.pending import Outcome, ShownChanges
 from livetables.server.storage.store import Applied, Changed, Store
 from livetables.server.viewports.viewport import Selection, ViewOptions
 from tests.server.api.test_http import KEY, Answer, Client, services_of
@@ -334,10 +334,10 @@ class Looking:
     """A viewer that keeps what it is shown."""
 
     def __init__(self, store: Store) -> None:
-        self.frames: list[Shown] = []
+        self.frames: list[ShownChanges] = []
         store.show_to(self)
 
-    def shown(self, shown: Shown) -> None:
+    def show(self, shown: ShownChanges) -> None:
         self.frames.append(shown)
 
     def stored(self, generation: str, sequence: int) -> None:
@@ -469,8 +469,8 @@ def test_dead_letters_and_unknown_fields_are_counted_once(served: Served) -> Non
 
 def shown_of(served: Served) -> int:
     """How many frames are shown and wait to be stored."""
-    with served.store.ahead.lock:
-        batch = served.store.ahead._open.get("g")
+    with served.store.pending.lock:
+        batch = served.store.pending._open.get("g")
         return len(batch.waiting) if batch else 0
 
 

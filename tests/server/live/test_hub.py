@@ -24,16 +24,16 @@ from livetables.server.health.metrics import Metrics
 from livetables.server.live import hub as hub_module
 from livetables.server.live.hub import Hub, Viewport
 from livetables.server.live.state import State
-from livetables.server.storage import ahead as ahead_module
+from livetables.server.storage import pending as pending_module
 from livetables.server.storage import store as store_module
-from livetables.server.storage.ahead import NotAheadError
 from livetables.server.storage.frames import FrameError
 from livetables.server.storage.generation import Frame
+from livetables.server.storage.pending import StoreFirstError
 from livetables.server.storage.store import Kept, Store
 from livetables.server.viewports import window as window_module
 from livetables.server.viewports.encoding import encoded_rows
 from livetables.server.viewports.viewport import Filter, Patch, Sort, ViewOptions, patched
-from tests.server.storage.test_ahead import NOTES, frame, random_history
+from tests.server.storage.test_pending import NOTES, frame, random_history
 from tests.support.checksum import checksum
 from tests.support.frames import SHAPES, Story
 from tests.support.tables import APPENDS, batch, numbered
@@ -174,7 +174,7 @@ def random_view(chance: Random, shape: TableShape) -> ViewOptions:
 def show_or_apply(store: Store, each: Frame) -> None:
     try:
         store.show(each)
-    except NotAheadError:
+    except StoreFirstError:
         (outcome,) = store.apply([each]).outcomes
         if isinstance(outcome, Exception):
             raise outcome from None
@@ -208,7 +208,7 @@ def put_all_the_time(store: Store, generation: str, is_over: threading.Event) ->
 def test_viewports_end_as_the_tables_are_whatever_happens(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """Frames are shown, stored and applied, batches put, generations published and dropped, each on its own thread."""
     chance = Random(seed)
-    monkeypatch.setattr(ahead_module, "SHOWN_ROWS_MAX", chance.choice([4, 5_000]))
+    monkeypatch.setattr(pending_module, "SHOWN_ROWS_MAX", chance.choice([4, 5_000]))
     if chance.random() < 0.7:
         for name, value in {"KEPT_FROM_THE_TOP": 2, "BESIDE_MIN": 1, "BESIDE_MAX": 3, "MANY": 2}.items():
             monkeypatch.setattr(window_module, name, value)

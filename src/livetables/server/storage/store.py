@@ -42,7 +42,6 @@ from livetables.model.wire import (
     decode_shape,
     encode_shape,
 )
-from livetables.server.storage.ahead import Ahead, FrameTimes, NotAheadError, Outcome, Unstored, Viewers
 from livetables.server.storage.feed import Feed, changes_schema, merged
 from livetables.server.storage.frames import FrameChanges, FrameError, TableNews, combined, frame_changes
 from livetables.server.storage.generation import (
@@ -69,6 +68,7 @@ from livetables.server.storage.merge import (
     relation,
     store,
 )
+from livetables.server.storage.pending import FrameTimes, Outcome, PendingBatch, PendingFrames, StoreFirstError, Viewers
 from livetables.server.storage.query import Running, chunks_of, first_line, in_time, told_shortage
 from livetables.server.storage.sql import check_sql
 from livetables.server.storage.staging import Staging
@@ -120,7 +120,7 @@ class Changed:
 
     names: frozenset[str]
     rebound: bool = False
-    shown: bool = False  # whether viewers have been sent it already, see `livetables.server.storage.ahead`
+    shown: bool = False  # whether viewers have been sent it already, see `livetables.server.storage.pending`
 
 
 @dataclass(frozen=True)
@@ -209,7 +209,7 @@ class Store:
         self._listeners: list[Callable[[Changed], None]] = []
         self._viewers: Viewers | None = None
         self._applying: dict[str, threading.RLock] = {}  # of generations; held before all other locks
-        self._writing = threading.RLock()  # held before the lock of `ahead`, where both are
+        self._writing = threading.RLock()  # held before the lock of `pending`, where both are
         self._replacing = threading.Lock()  # of what `_generations` is
         self._idle: deque[duckdb.DuckDBPyConnection] = deque()
         self._sql_slots = threading.BoundedSemaphore(SQL_AT_ONCE)
@@ -220,11 +220,11 @@ class Store:
         self._writer = self._database.cursor()
         self._given = Given(self._writer)
         self.staging = Staging(path.parent if path else None)
-        self.ahead = Ahead(self._rows_by_id)
+        self.pending = PendingFrames(self._rows_by_id)
         self.holding = Holding()
         self._pipeline = 0
         self._trimmed: dict[str, int] = {}  # how far a generation's dead letters went when they were trimmed last
-        self._put_to: str | None = None  # the generation that a batch is put to; with the lock of `ahead`
+        self._put_to: str | None = None  # the generation that a batch is put to; with the lock of `pending`
         try:
             self._generations: Mapping[str, Generation] = MappingProxyType(self._recovered())
         except (duckdb.Error, SetupError, ValueError, KeyError) as error:
@@ -315,7 +315,7 @@ class Store:
     def put(self, batch: Batch) -> bool:
         """Apply a batch whole, durably, once; tell whether it was new. One that came before changes nothing."""
         with self._writing:
-            with self.ahead.lock:
+            with self.pending.lock:
                 self._put_to = batch.generation
             try:
                 self.store_shown()
@@ -326,41 +326,41 @@ class Store:
     def show(self, frame: Frame) -> Outcome:
         """Apply a small frame in memory and show it; it is stored by the next `store_shown`.
 
-        A NotAheadError says that it has to be applied by the store instead.
+        A StoreFirstError says that it has to be applied by the store instead.
         """
         self.check_pipeline(frame.last.run // RUNS_PER_PIPELINE)
-        with self._lock_of(frame.last.generation), self.ahead.lock:
+        with self._lock_of(frame.last.generation), self.pending.lock:
             generation = self._checked(frame.last)
             if generation.name == self._put_to:
-                raise NotAheadError("a batch of its generation is being stored")
+                raise StoreFirstError("a batch of its generation is being stored")
             if generation.has(frame.last):
-                return Outcome({}, (), self.ahead.waiting(generation.name))
+                return Outcome({}, (), self.pending.waiting(generation.name))
             self._check_no_gap(generation, frame.last)
-            after, shown, outcome = self.ahead.show(generation, frame)
+            after, changes, outcome = self.pending.show(generation, frame)
             self._update(generation.name, tables=after.tables, run=after.run, writers=after.writers)
-            if shown.deltas and generation.published and self._viewers:
-                self._viewers.shown(shown)
+            if changes.deltas and generation.published and self._viewers:
+                self._viewers.show(changes)
             return outcome
 
     def store_shown(self) -> None:
         """Store everything that was shown so far, in one transaction."""
         with self._writing:
-            with self.ahead.lock:
-                batches = self.ahead.take(self._generations)
+            with self.pending.lock:
+                batches = self.pending.take(self._generations)
             if not batches:
                 return
             try:
                 taken = self._before_sql(lambda: self._commit_shown(batches))
             except Exception as error:
-                with self.ahead.lock:
+                with self.pending.lock:
                     for batch in batches:
                         batch.answer(error)
                 raise
-            with self.ahead.lock:  # what is shown next has the next sequence
+            with self.pending.lock:  # what is shown next has the next sequence
                 for batch in batches:
                     assert batch.after
                     self._update(batch.after.name, sequence=batch.sequence)
-                self.ahead.done()
+                self.pending.done()
             for batch, changes in zip(batches, taken, strict=True):
                 self._has_stored(batch, changes)
 
@@ -390,7 +390,7 @@ class Store:
     def check_part(self, part: FramePart) -> bool:
         """Refuse a part of a frame that is not to be applied; tell whether it was applied before."""
         self.check_pipeline(part.run // RUNS_PER_PIPELINE)
-        with self.ahead.lock:
+        with self.pending.lock:
             return self._checked(part).has(part)
 
     def start_pipeline(self, holder: Holder | None = None, replaces: str | None = None) -> int:
@@ -467,7 +467,7 @@ class Store:
             if table is None or self._trimmed.get(name) == table.next_row:
                 continue
             with self._writing:
-                with self.ahead.lock:
+                with self.pending.lock:
                     self._put_to = name
                 try:
                     self.store_shown()
@@ -490,7 +490,7 @@ class Store:
             batch = Batch(name, NO_BATCH, (changes,))
             taken = self._before_sql(lambda: self._commit(generation, after, batch))
             self._update(name, sequence=after.sequence)
-            self.ahead.forget_rows(name)
+            self.pending.forget_rows(name)
             if generation.published:
                 self.feed.add(name, after.sequence, batch.changes, taken)
             names = (stable for stable, each in names_of(generation).items() if each == DEAD_LETTERS)
@@ -503,7 +503,7 @@ class Store:
 
         It takes the place of every published generation that it shares a name with; what shares none stays.
         """
-        with self._writing, self.ahead.lock:
+        with self._writing, self.pending.lock:
             self.store_shown()
             taking = self._begun(generation)
             if taking.published:
@@ -533,7 +533,7 @@ class Store:
         with self._writing:
             if generation not in self._generations:
                 return
-            with self.ahead.lock:
+            with self.pending.lock:
                 dropped = self._generations[generation]
                 # Before its tables go, so that no reader looks for them.
                 self._forget(generation)
@@ -548,7 +548,7 @@ class Store:
             except BaseException:
                 self._remember(dropped)
                 raise
-            self.ahead.forget(generation)
+            self.pending.forget(generation)
             self._applying.pop(generation, None)
             self.feed.ended(generation)
             self.staging.forget(generation)
@@ -836,7 +836,7 @@ class Store:
             self._update(generation.name, tables=generation.tables)
             raise
         self._update(generation.name, last_batch_id=after.last_batch_id, sequence=after.sequence)
-        self.ahead.forget_rows(generation.name)
+        self.pending.forget_rows(generation.name)
         if generation.published:
             self.feed.add(generation.name, after.sequence, batch.changes, taken)
         self._count_unknown_fields(batch.unknown_fields)
@@ -876,7 +876,7 @@ class Store:
             self._remember(draft.after)
         for draft in changed:
             self._stored_writers[draft.after.name] = draft.after.writers
-            self.ahead.forget_rows(draft.after.name)
+            self.pending.forget_rows(draft.after.name)
         for draft, commit in zip(changed, commits, strict=True):
             if commit.is_published:
                 self.feed.add(commit.generation, draft.after.sequence, commit.taken, commit.taken, draft.times())
@@ -919,7 +919,7 @@ class Store:
         is_followed = generation.published is not None
         return bring(self._writer, self._given, generation.name, table.shape, news, table.next_row, is_followed)
 
-    def _commit_shown(self, batches: Sequence[Unstored]) -> list[list[TableChanges]]:
+    def _commit_shown(self, batches: Sequence[PendingBatch]) -> list[list[TableChanges]]:
         """Store what was shown; what the tables took, as followers get it, by batch."""
         taken: list[list[TableChanges]] = []
         stored = []
@@ -940,7 +940,7 @@ class Store:
         finally:
             self._given.clear()
 
-    def _has_stored(self, batch: Unstored, taken: Sequence[TableChanges]) -> None:
+    def _has_stored(self, batch: PendingBatch, taken: Sequence[TableChanges]) -> None:
         assert batch.after
         name = batch.after.name
         self._stored_writers[name] = batch.after.writers

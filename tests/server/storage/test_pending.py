@@ -19,10 +19,10 @@ import pytest
 from livetables.model.change import Batch, TableChanges, TableShape
 from livetables.model.spec import DEAD_LETTERS
 from livetables.model.wire import RUNS_PER_PIPELINE, ChangesHeader, FramePart, FrameStream, Place
-from livetables.server.storage import ahead as ahead_module
-from livetables.server.storage.ahead import NotAheadError, Outcome, Shown
+from livetables.server.storage import pending as pending_module
 from livetables.server.storage.frames import FrameError
 from livetables.server.storage.generation import Frame
+from livetables.server.storage.pending import Outcome, ShownChanges, StoreFirstError
 from livetables.server.storage.store import Changed, Store
 from livetables.server.viewports.row import Row, rows_of
 from livetables.server.viewports.viewport import Selection, ViewOptions
@@ -51,7 +51,7 @@ class Copy:
         store.show_to(self)
         store.listen(self.changed)
 
-    def shown(self, shown: Shown) -> None:
+    def show(self, shown: ShownChanges) -> None:
         assert shown.sequence == self._store.generations()["g"].sequence + 1, "nothing is being stored meanwhile"
         for name, delta in shown.deltas.items():
             rows = self.rows[name]
@@ -271,7 +271,7 @@ class Server:
             self.store.show(frame)
             self.counts["shown"] += 1
             is_stored = False
-        except NotAheadError:
+        except StoreFirstError:
             (outcome,) = self.store.apply([frame]).outcomes
             if isinstance(outcome, Exception):
                 raise outcome from None
@@ -285,7 +285,7 @@ class Server:
 
     def _has_stored(self) -> None:
         self.stored = deepcopy(self.shown)
-        assert self.store.ahead.is_empty()
+        assert self.store.pending.is_empty()
         self.check_stored()
         self.check_copy()
 
@@ -316,8 +316,8 @@ def test_nothing_is_lost_or_doubled_whatever_is_stored_and_killed_when(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     chance = Random(seed)
-    monkeypatch.setattr(ahead_module, "SHOWN_ROWS_MAX", chance.choice([3, 10, 5_000, 5_000]))
-    monkeypatch.setattr(ahead_module, "RECENT_ROWS_MAX", chance.choice([0, 1, 3, 20_000]))
+    monkeypatch.setattr(pending_module, "SHOWN_ROWS_MAX", chance.choice([3, 10, 5_000, 5_000]))
+    monkeypatch.setattr(pending_module, "RECENT_ROWS_MAX", chance.choice([0, 1, 3, 20_000]))
     records = random_history(chance)
     server = Server(tmp_path / "store.duckdb", 1 + seed % 2, chance.randrange)
     with closing(server):
@@ -338,10 +338,10 @@ def test_nothing_is_lost_or_doubled_whatever_is_stored_and_killed_when(
 class Looking:
     """A viewer that counts what it is shown and what is stored."""
 
-    shown_frames: list[Shown] = field(default_factory=list)
+    shown_frames: list[ShownChanges] = field(default_factory=list)
     stored_sequences: list[int] = field(default_factory=list)
 
-    def shown(self, shown: Shown) -> None:
+    def show(self, shown: ShownChanges) -> None:
         self.shown_frames.append(shown)
 
     def stored(self, generation: str, sequence: int) -> None:
@@ -473,7 +473,7 @@ def test_a_frame_shown_while_others_are_stored_is_in_the_commit_after(
 
 
 def test_a_frame_shown_right_after_a_commit_has_a_later_sequence(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    done = store.ahead.done
+    done = store.pending.done
 
     def done_and_shown() -> None:
         done()
@@ -483,7 +483,7 @@ def test_a_frame_shown_right_after_a_commit_has_a_later_sequence(store: Store, m
     store.show_to(viewer)
     store.show(frame(1))
     with monkeypatch.context() as patched:
-        patched.setattr(store.ahead, "done", done_and_shown)
+        patched.setattr(store.pending, "done", done_and_shown)
         store.store_shown()
     wait_for(lambda: len(viewer.shown_frames) == 2)
     assert [each.sequence for each in viewer.shown_frames] == [0, 1]
@@ -498,14 +498,14 @@ def test_what_is_taken_to_be_stored_has_its_marks(tmp_path: Path, monkeypatch: p
         store.begin("g", ALL)
         store.publish("g")
         store.show(frame(1))
-        take = store.ahead.take
+        take = store.pending.take
 
         def take_late(*given_generations: Any) -> Any:
             in_a_thread(lambda: store.show(frame(2, frame=1))).join(PATIENCE)
             return take(*given_generations)
 
         with monkeypatch.context() as patched:
-            patched.setattr(store.ahead, "take", take_late)
+            patched.setattr(store.pending, "take", take_late)
             store.store_shown()
         stored = ids(store)
         assert store.stored_frame(frame(1).last) == len(stored) - 1
@@ -585,7 +585,7 @@ def test_a_batch_and_a_frame_at_the_same_time_have_numbers_and_sequences_of_thei
 def show_or_apply(store: Store, each: Frame) -> Outcome | None:
     try:
         return store.show(each)
-    except NotAheadError:
+    except StoreFirstError:
         (outcome,) = store.apply([each]).outcomes
         assert isinstance(outcome, int), outcome
         return None
@@ -634,8 +634,8 @@ def test_dropping_a_generation_answers_those_who_wait_for_it(store: Store) -> No
     waiting = store.show(frame(1)).stored
     assert waiting
     store.drop("g")
-    assert isinstance(waiting.exception(0), NotAheadError)
-    assert store.ahead.is_empty()
+    assert isinstance(waiting.exception(0), StoreFirstError)
+    assert store.pending.is_empty()
     store.store_shown()
 
 
@@ -656,7 +656,7 @@ def test_a_row_that_is_gone_is_not_looked_for_in_the_store_before_that_has_it(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Although it is forgotten that it was there, to save memory."""
-    monkeypatch.setattr(ahead_module, "RECENT_ROWS_MAX", 0)
+    monkeypatch.setattr(pending_module, "RECENT_ROWS_MAX", 0)
     viewer = Looking()
     store.show_to(viewer)
     account = Record("accounts", 0, 1, "a", 5)

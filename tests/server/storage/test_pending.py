@@ -22,8 +22,9 @@ from livetables.model.wire import RUNS_PER_PIPELINE, ChangesHeader, FramePart, F
 from livetables.server.storage import pending as pending_module
 from livetables.server.storage.frames import FrameError
 from livetables.server.storage.generation import Frame
+from livetables.server.storage.listeners import Changed
 from livetables.server.storage.pending import Outcome, ShownChanges, StoreFirstError
-from livetables.server.storage.store import Changed, Store
+from livetables.server.storage.store import Store
 from livetables.server.viewports.row import Row, rows_of
 from livetables.server.viewports.viewport import Selection, ViewOptions
 from tests.server.storage.test_frames import Tables, comparable, without_reason
@@ -437,7 +438,7 @@ def test_what_cannot_be_stored_is_kept_and_stored_with_what_comes_later(
         raise duckdb.IOException("disk is full")
 
     with monkeypatch.context() as patched:
-        patched.setattr(store, "_commit_shown", fail)
+        patched.setattr(store.writer, "_commit_shown", fail)
         with pytest.raises(duckdb.IOException):
             store.store_shown()
     assert isinstance(first.exception(0), duckdb.IOException)
@@ -453,7 +454,7 @@ def test_what_cannot_be_stored_is_kept_and_stored_with_what_comes_later(
 def test_a_frame_shown_while_others_are_stored_is_in_the_commit_after(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commit = store._commit_shown
+    commit = store.writer._commit_shown
 
     def commit_late(batches: Any) -> Any:
         store.show(frame(2, frame=1))
@@ -463,7 +464,7 @@ def test_a_frame_shown_while_others_are_stored_is_in_the_commit_after(
     store.show_to(viewer)
     store.show(frame(1))
     with monkeypatch.context() as patched:
-        patched.setattr(store, "_commit_shown", commit_late)
+        patched.setattr(store.writer, "_commit_shown", commit_late)
         store.store_shown()
     assert ids(store) == [1]
     assert [each.sequence for each in viewer.shown_frames] == [0, 1]
@@ -533,7 +534,7 @@ def test_an_older_pipeline_is_refused_while_others_are_stored(
     """Whoever is refused waits for no one who waits for them."""
     store.start_pipeline()
     store.show(frame(1, run=RUNS_PER_PIPELINE))
-    commit = store._commit_shown
+    commit = store.writer._commit_shown
     refused: list[Exception] = []
 
     def refuse() -> None:
@@ -549,7 +550,7 @@ def test_an_older_pipeline_is_refused_while_others_are_stored(
         threads[0].join(PATIENCE)
         return commit(batches)
 
-    monkeypatch.setattr(store, "_commit_shown", commit_meanwhile)
+    monkeypatch.setattr(store.writer, "_commit_shown", commit_meanwhile)
     storing = in_a_thread(store.store_shown)
     storing.join(10)
     assert not storing.is_alive(), "they wait for each other"
@@ -561,7 +562,7 @@ def test_an_older_pipeline_is_refused_while_others_are_stored(
 def test_a_batch_and_a_frame_at_the_same_time_have_numbers_and_sequences_of_their_own(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commit = store._commit
+    commit = store.batches._commit
     threads: list[threading.Thread] = []
 
     def commit_meanwhile(*given_arguments: Any) -> Any:
@@ -569,7 +570,7 @@ def test_a_batch_and_a_frame_at_the_same_time_have_numbers_and_sequences_of_thei
         threads[0].join(PATIENCE)
         return commit(*given_arguments)
 
-    monkeypatch.setattr(store, "_commit", commit_meanwhile)
+    monkeypatch.setattr(store.batches, "_commit", commit_meanwhile)
     rows = pa.Table.from_pylist([user(50).row], USERS.schema)
     store.put(Batch("g", 0, (TableChanges("users_ui", rows, USERS.key_schema.empty_table()),)))
     threads[0].join(10)
@@ -595,7 +596,7 @@ def test_a_frame_shown_while_another_is_applied_by_the_store_is_kept(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It comes between what was stored before that one, and that one."""
-    store_shown = store.store_shown
+    store_shown = store.writer.store_shown
     threads: list[threading.Thread] = []
 
     def store_and_more() -> None:
@@ -604,7 +605,7 @@ def test_a_frame_shown_while_another_is_applied_by_the_store_is_kept(
             threads.append(in_a_thread(lambda: show_or_apply(store, frame(2, writer=1))))
             threads[0].join(PATIENCE)
 
-    monkeypatch.setattr(store, "store_shown", store_and_more)
+    monkeypatch.setattr(store.writer, "store_shown", store_and_more)
     (outcome,) = store.apply([frame(1)]).outcomes
     assert isinstance(outcome, int)
     threads[0].join(10)
@@ -623,7 +624,7 @@ def test_a_generation_that_cannot_be_dropped_keeps_what_was_shown(
         raise duckdb.IOException("disk is full")
 
     with monkeypatch.context() as patched:
-        patched.setattr(store, "_transaction", fail)
+        patched.setattr(store.database, "transaction", fail)
         with pytest.raises(duckdb.IOException):
             store.drop("g")
     store.store_shown()
@@ -667,14 +668,14 @@ def test_a_row_that_is_gone_is_not_looked_for_in_the_store_before_that_has_it(
     store.show(Frame(alone, alone.streams))
     store.store_shown()
     store.show(frame(7, writer=1))
-    commit = store._commit_shown
+    commit = store.writer._commit_shown
 
     def commit_meanwhile(batches: Any) -> Any:
         store.show(Frame(matched, matched.streams))
         return commit(batches)
 
     with monkeypatch.context() as patched:
-        patched.setattr(store, "_commit_shown", commit_meanwhile)
+        patched.setattr(store.writer, "_commit_shown", commit_meanwhile)
         store.store_shown()
     removed = part([("left_ui", "removed", {"_left_id": user(1).id})], frame=2)
     viewer.shown_frames.clear()

@@ -29,7 +29,8 @@ from livetables.server.storage.frames import FrameError
 from livetables.server.storage.generation import Frame
 from livetables.server.storage.pending import Outcome, StoreFirstError
 from livetables.server.storage.query import first_line
-from livetables.server.storage.store import Commit, Store
+from livetables.server.storage.store import Store
+from livetables.server.storage.writer import Commit
 
 WAITING_BYTES_MAX = 512 * 1024 * 1024
 STAGING_THREADS = 2

@@ -30,8 +30,10 @@ from livetables.model.wire import NO_BATCH
 from livetables.server.health.metrics import Metrics
 from livetables.server.live import protocol
 from livetables.server.live.state import State
+from livetables.server.storage.listeners import Changed
 from livetables.server.storage.pending import FrameTimes, ShownChanges
-from livetables.server.storage.store import Changed, Kept, Store
+from livetables.server.storage.reader import Kept
+from livetables.server.storage.store import Store
 from livetables.server.viewports.masking import hidden_columns
 from livetables.server.viewports.row import rows_of
 from livetables.server.viewports.viewport import ViewOptions

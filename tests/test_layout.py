@@ -90,10 +90,17 @@ TESTED_BY: Mapping[str, str] = {
     "server/live/test_hub.py": "server.live.state",
     "server/relays/test_main.py": "server.relays.handover server.relays.messages server.relays.supervisor",
     "server/storage/test_frames.py": "server.storage.merge",
-    "server/storage/test_sql.py": "server.storage.query",
-    "server/storage/test_store.py": "server.storage.generation",
+    "server/storage/test_feed.py": "server.storage.changes",
+    "server/storage/test_pending.py": "server.storage.writer",
+    "server/storage/test_sql.py": "server.storage.query server.storage.reader",
+    "server/storage/test_retention.py": "server.storage.unknown_fields",
+    "server/storage/test_store.py": (
+        "server.storage.batches server.storage.catalogue server.storage.draft server.storage.generation "
+        "server.storage.listeners"
+    ),
+    "server/storage/test_store_failure.py": "server.storage.database",
     "pipeline/control/test_decisions.py": "pipeline.control.system",
-    "pipeline/test_fencing.py": "pipeline.process server.storage.holding",
+    "pipeline/test_fencing.py": "pipeline.process server.storage.fencing server.storage.holding",
     "server/access/test_roles.py": "model.roles server.viewports.masking",
     "server/access/test_strangers.py": "server.api.front server.api.patience",
     "test_windows.py": "locks",

@@ -28,7 +28,7 @@ from livetables.server.api.flight import ACTIONS, SCANS_MAX, FlightDoor
 from livetables.server.api.services import Pulse
 from livetables.server.health.metrics import Metrics
 from livetables.server.storage import feed as feed_module
-from livetables.server.storage import store as store_module
+from livetables.server.storage import reader as reader_module
 from livetables.server.storage.store import Store
 from tests.model.test_checksum import defined_checksum
 from tests.support.kafka import wait_until
@@ -103,7 +103,7 @@ def client(served: Served) -> Client:
 @pytest.fixture
 def big(served: Served, monkeypatch: pytest.MonkeyPatch) -> pa.Table:
     """A table that no buffer holds whole, in small chunks, so that the end of a stream is not in one."""
-    monkeypatch.setattr(store_module, "ROWS_PER_CHUNK", 4096)
+    monkeypatch.setattr(reader_module, "ROWS_PER_CHUNK", 4096)
     table = pa.table({"id": range(MANY), "text": [f"{n:0>200}" for n in range(MANY)]}, BIG.schema)
     served.store.begin("b", [BIG])
     served.store.put(Batch("b", 0, (TableChanges("big", table, pa.table({})),)))
@@ -386,7 +386,7 @@ def free_places(served: Served) -> int:
 def test_streams_that_a_client_abandons_are_closed(
     served: Served, client: Client, big: pa.Table, is_cancelled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_module, "ROWS_PER_CHUNK", 8192)  # so that one chunk on its way is little of a stream
+    monkeypatch.setattr(reader_module, "ROWS_PER_CHUNK", 8192)  # so that one chunk on its way is little of a stream
     readers = [client.get(table="big") for _ in range(SCANS_MAX)]
     for reader in readers:
         reader.read_chunk()
@@ -766,7 +766,7 @@ def test_too_many_who_wait_are_refused_and_a_stop_ends_all_waits(served: Served,
 
 
 def test_who_waits_holds_no_snapshot(served: Served, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(served.store, "_snapshot", None)
+    monkeypatch.setattr(served.store.database, "snapshot", None)
     with pytest.raises(flight.FlightInternalError):
         Client(served.location).get(changes="people").read_all()
     waiting(served, few)

@@ -23,10 +23,12 @@ from livetables.server.api import gate, intake
 from livetables.server.api.http import create_app
 from livetables.server.api.services import Services
 from livetables.server.storage import merge, staging
-from livetables.server.storage.ahead import Outcome, Shown
 from livetables.server.storage.frames import FrameError
 from livetables.server.storage.generation import Frame
-from livetables.server.storage.store import Applied, Changed, Store
+from livetables.server.storage.listeners import Changed
+from livetables.server.storage.pending import Outcome, ShownChanges
+from livetables.server.storage.store import Store
+from livetables.server.storage.writer import Applied
 from livetables.server.viewports.viewport import Selection, ViewOptions
 from tests.server.api.test_http import KEY, Answer, Client, services_of
 from tests.support.frames import (
@@ -311,7 +313,7 @@ def test_a_part_may_be_large_but_not_too_large(served: Served, monkeypatch: pyte
 
 def test_when_too_much_waits_a_writer_is_to_try_again(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(intake, "WAITING_BYTES_MAX", 1_000)
-    with served.store._writing:
+    with served.store.database.writing:
         first = served.services.intake.take(encode_part(frame(1)))
         assert outcome(served.send(frame(1, writer=1))) == (503, "unavailable")
     assert first.result(10).applied
@@ -324,7 +326,7 @@ def test_a_shortage_is_to_be_tried_again(served: Served, monkeypatch: pytest.Mon
         raise error
 
     with monkeypatch.context() as patched:
-        patched.setattr(served.store, "_commit_shown", fail)
+        patched.setattr(served.store.writer, "_commit_shown", fail)
         assert outcome(served.send(frame(1))) == (503, "unavailable")
     assert told(served.send(frame(1))) == (True, 0, 0)
     assert served.ids() == [1]
@@ -334,10 +336,10 @@ class Looking:
     """A viewer that keeps what it is shown."""
 
     def __init__(self, store: Store) -> None:
-        self.frames: list[Shown] = []
+        self.frames: list[ShownChanges] = []
         store.show_to(self)
 
-    def shown(self, shown: Shown) -> None:
+    def show(self, shown: ShownChanges) -> None:
         self.frames.append(shown)
 
     def stored(self, generation: str, sequence: int) -> None:
@@ -351,7 +353,7 @@ def bytes_waiting(served: Served) -> int:
 
 def test_a_frame_that_need_not_be_durable_is_answered_before_it_is_stored(served: Served) -> None:
     viewer = Looking(served.store)
-    with served.store._writing:  # nothing can be stored
+    with served.store.database.writing:  # nothing can be stored
         assert told(served.send(frame(1, durable=False))) == (True, -1, -1)
         assert told(served.send(frame(2, frame=1, durable=False))) == (True, -1, -1)
         assert [len(each.deltas["users_ui"].new) for each in viewer.frames] == [1, 1]
@@ -390,7 +392,7 @@ def test_while_the_store_cannot_be_written_what_was_shown_is_kept_and_bounded(
         raise duckdb.IOException("disk is full")
 
     with monkeypatch.context() as patched:
-        patched.setattr(served.store, "_commit_shown", fail)
+        patched.setattr(served.store.writer, "_commit_shown", fail)
         assert told(served.send(frame(1, durable=False))) == (True, -1, -1)
         assert outcome(served.send(frame(2, frame=1))) == (503, "unavailable")
         wait_until(lambda: len(tried) > 3, "tries", 10)
@@ -469,14 +471,14 @@ def test_dead_letters_and_unknown_fields_are_counted_once(served: Served) -> Non
 
 def shown_of(served: Served) -> int:
     """How many frames are shown and wait to be stored."""
-    with served.store.ahead.lock:
-        batch = served.store.ahead._open.get("g")
+    with served.store.pending.lock:
+        batch = served.store.pending._open.get("g")
         return len(batch.waiting) if batch else 0
 
 
 def waiting_together(served: Served, *sent: FramePart) -> list[Future[intake.Taken]]:
     """Send frames while another cannot be stored."""
-    with served.store._writing:
+    with served.store.database.writing:
         first = served.services.intake.take(encode_part(frame(1_000, writer=9)))
         answers = [served.services.intake.take(encode_part(each)) for each in sent]
         wait_until(lambda: shown_of(served) == 1 + len(sent), "all are shown", 10)

@@ -24,16 +24,17 @@ from livetables.server.health.metrics import Metrics
 from livetables.server.live import hub as hub_module
 from livetables.server.live.hub import Hub, Viewport
 from livetables.server.live.state import State
-from livetables.server.storage import ahead as ahead_module
-from livetables.server.storage import store as store_module
-from livetables.server.storage.ahead import NotAheadError
+from livetables.server.storage import pending as pending_module
+from livetables.server.storage import reader as reader_module
 from livetables.server.storage.frames import FrameError
 from livetables.server.storage.generation import Frame
-from livetables.server.storage.store import Kept, Store
+from livetables.server.storage.pending import StoreFirstError
+from livetables.server.storage.reader import Kept
+from livetables.server.storage.store import Store
 from livetables.server.viewports import window as window_module
 from livetables.server.viewports.encoding import encoded_rows
 from livetables.server.viewports.viewport import Filter, Patch, Sort, ViewOptions, patched
-from tests.server.storage.test_ahead import NOTES, frame, random_history
+from tests.server.storage.test_pending import NOTES, frame, random_history
 from tests.support.checksum import checksum
 from tests.support.frames import SHAPES, Story
 from tests.support.tables import APPENDS, batch, numbered
@@ -174,7 +175,7 @@ def random_view(chance: Random, shape: TableShape) -> ViewOptions:
 def show_or_apply(store: Store, each: Frame) -> None:
     try:
         store.show(each)
-    except NotAheadError:
+    except StoreFirstError:
         (outcome,) = store.apply([each]).outcomes
         if isinstance(outcome, Exception):
             raise outcome from None
@@ -208,7 +209,7 @@ def put_all_the_time(store: Store, generation: str, is_over: threading.Event) ->
 def test_viewports_end_as_the_tables_are_whatever_happens(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """Frames are shown, stored and applied, batches put, generations published and dropped, each on its own thread."""
     chance = Random(seed)
-    monkeypatch.setattr(ahead_module, "SHOWN_ROWS_MAX", chance.choice([4, 5_000]))
+    monkeypatch.setattr(pending_module, "SHOWN_ROWS_MAX", chance.choice([4, 5_000]))
     if chance.random() < 0.7:
         for name, value in {"KEPT_FROM_THE_TOP": 2, "BESIDE_MIN": 1, "BESIDE_MAX": 3, "MANY": 2}.items():
             monkeypatch.setattr(window_module, name, value)
@@ -470,7 +471,7 @@ def test_the_store_stops_when_its_time_is_up(store: Store) -> None:
 
 def test_a_shortage_of_memory_is_told_and_tried_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub_module, "RETRY_SECONDS", 0.01)
-    window_rows = store_module._window_rows
+    window_rows = reader_module._window_rows
     tries = count()
 
     def short_once(*asked: Any) -> Any:
@@ -478,7 +479,7 @@ def test_a_shortage_of_memory_is_told_and_tried_again(store: Store, monkeypatch:
             raise duckdb.OutOfMemoryException("Out of Memory Error: none is left")
         return window_rows(*asked)
 
-    monkeypatch.setattr(store_module, "_window_rows", short_once)
+    monkeypatch.setattr(reader_module, "_window_rows", short_once)
     states: list[Any] = []
 
     async def act(hub: Hub, _: Metrics) -> None:
@@ -531,7 +532,7 @@ SHAPES_ROW: Mapping[str, Any] = dict.fromkeys(SHAPES[0].schema.names)
 def test_a_generation_that_is_being_dropped_is_no_error_of_the_server(
     store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    transaction = store._transaction
+    transaction = store.database.transaction
 
     async def act(hub: Hub, _: Metrics) -> None:
         states: list[Any] = []
@@ -547,7 +548,7 @@ def test_a_generation_that_is_being_dropped_is_no_error_of_the_server(
             viewport.news.set()
             await until(lambda: not viewport.news.is_set())
 
-        monkeypatch.setattr(store, "_transaction", transaction_meanwhile)
+        monkeypatch.setattr(store.database, "transaction", transaction_meanwhile)
         await asyncio.to_thread(store.drop, "g")
         await until(lambda: isinstance(viewport.state, RequestError))
         assert [each.code for each in states if isinstance(each, RequestError)] == ["unknown_table"]

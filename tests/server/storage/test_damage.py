@@ -34,7 +34,8 @@ def write_log(path: Path) -> None:
     write(path)
     child = os.fork()
     if child == 0:
-        Store(path).put(batch("g1", 1))
+        store = Store(path)  # held until the exit: one that is collected would write its log to the file
+        store.put(batch("g1", 1))
         os._exit(0)
     os.waitpid(child, 0)
 

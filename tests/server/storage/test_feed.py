@@ -15,9 +15,9 @@ from livetables.model.change import TableShape
 from livetables.model.errors import RequestError
 from livetables.model.wire import DELETED, ChangesHeader, ChangeTimes, Place
 from livetables.server.storage import feed as feed_module
-from livetables.server.storage.ahead import FrameTimes
 from livetables.server.storage.feed import Feed, merged
 from livetables.server.storage.generation import Frame
+from livetables.server.storage.pending import FrameTimes
 from livetables.server.storage.store import Store
 from tests.support import frames
 from tests.support.tables import SHAPES, Changes, Row, batch, histories, numbered, table_changes

@@ -16,7 +16,9 @@ from livetables.model.change import Batch, TableChanges, TableShape
 from livetables.model.spec import DEAD_LETTERS
 from livetables.model.wire import Place
 from livetables.pipeline.flow.plan import DEAD_LETTER_SCHEMA
-from livetables.server.storage.store import FIELD_CHARACTERS_MAX, Changed, Store
+from livetables.server.storage.listeners import Changed
+from livetables.server.storage.store import Store
+from livetables.server.storage.unknown_fields import FIELD_CHARACTERS_MAX
 from livetables.server.viewports.viewport import Selection
 from tests.support.tables import EPOCH, Row
 

@@ -14,7 +14,8 @@ import duckdb
 import pytest
 
 from livetables.model.errors import RequestError
-from livetables.server.storage import sql, store
+from livetables.server.storage import reader as reader_module
+from livetables.server.storage import sql
 from livetables.server.storage.store import Store
 from livetables.server.viewports.viewport import ViewOptions
 from tests.support.tables import APPENDS, batch, numbered
@@ -408,7 +409,7 @@ def test_a_batch_and_a_window_go_before_a_hungry_query(served: Store) -> None:
 
 
 def test_only_so_many_queries_run_at_once(served: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "SQL_WAIT_SECONDS", 0.1)
+    monkeypatch.setattr(reader_module, "SQL_WAIT_SECONDS", 0.1)
     with served.sql("SELECT 1"), served.sql("SELECT 2"):
         error = refusal(served, "SELECT 3")
         assert (error.code, error.cure) == ("busy", "send it again later")

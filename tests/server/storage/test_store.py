@@ -26,7 +26,8 @@ from hypothesis import strategies as st
 from livetables.model.change import Batch, TableChanges, TableShape
 from livetables.model.errors import RequestError, SetupError, SinkError
 from livetables.model.spec import CONTROL_TABLES
-from livetables.server.storage.store import Changed, Store
+from livetables.server.storage.listeners import Changed
+from livetables.server.storage.store import Store
 from livetables.server.viewports.viewport import Selection, Sort, ViewOptions
 from tests.support.memory import MemorySink
 from tests.support.tables import (

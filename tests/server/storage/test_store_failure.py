@@ -37,7 +37,7 @@ def failed(tmp_path: Path) -> Store:
     store.publish("g1")
     store.check()
     with full_disk(path.stat().st_size + 4096), pytest.raises(duckdb.FatalException):
-        store._writer.execute("CHECKPOINT")
+        store.database.writer.execute("CHECKPOINT")
     return store
 
 

@@ -54,7 +54,8 @@ from livetables.server.api.services import Pulse
 from livetables.server.health.metrics import SQL, Metrics, counted
 from livetables.server.storage.feed import changes_schema
 from livetables.server.storage.frames import FrameError
-from livetables.server.storage.store import SQL_SECONDS_MAX, Store
+from livetables.server.storage.reader import SQL_SECONDS_MAX
+from livetables.server.storage.store import Store
 from livetables.server.viewports.viewport import ARROW_TYPES, Selection, ViewOptions, chosen_columns, column_type
 from livetables.tls import ServerCertificate
 

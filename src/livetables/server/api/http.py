@@ -71,7 +71,7 @@ from livetables.server.health.metrics import SQL, Now, counted
 from livetables.server.live.session import serve_session
 from livetables.server.storage.frames import FrameError
 from livetables.server.storage.query import first_line
-from livetables.server.storage.store import SQL_AT_ONCE
+from livetables.server.storage.reader import SQL_AT_ONCE
 from livetables.server.viewports.encoding import (
     ARROW,
     CSV,

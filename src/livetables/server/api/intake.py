@@ -25,11 +25,12 @@ import pyarrow as pa
 from livetables.model.errors import RequestError
 from livetables.model.wire import FramePart, decode_part
 from livetables.server.health.metrics import Metrics
-from livetables.server.storage.ahead import NotAheadError, Outcome
 from livetables.server.storage.frames import FrameError
 from livetables.server.storage.generation import Frame
+from livetables.server.storage.pending import Outcome, StoreFirstError
 from livetables.server.storage.query import first_line
-from livetables.server.storage.store import Commit, Store
+from livetables.server.storage.store import Store
+from livetables.server.storage.writer import Commit
 
 WAITING_BYTES_MAX = 512 * 1024 * 1024
 STAGING_THREADS = 2
@@ -177,7 +178,7 @@ class Intake:
         is_large = part.part > 0 or waiting.size > LARGE_BYTES
         try:
             outcome = None if is_large else self._store.show(Frame(part, part.streams))
-        except NotAheadError:
+        except StoreFirstError:
             outcome = None
         if outcome is None:
             self._behind[part.generation] = []
@@ -229,7 +230,7 @@ class Intake:
     def _has_stored(self, waiting: _Waiting, stored: Future[int]) -> None:
         """Answer a writer. What could not be stored takes its room until it is."""
         error = stored.exception()
-        again = self._store.ahead.waiting(waiting.part.generation) if error else None
+        again = self._store.pending.waiting(waiting.part.generation) if error else None
         if again is None:
             self._left(waiting.size)
         else:
@@ -256,7 +257,7 @@ class Intake:
     def _taken(self, part: FramePart, *, is_applied: bool = True) -> Taken:
         generation = self._store.generations().get(part.generation)
         if generation is None:
-            raise _as_told(NotAheadError("the generation is gone"))
+            raise _as_told(StoreFirstError("the generation is gone"))
         return Taken(is_applied, generation.sequence, self._store.stored_frame(part))
 
     def _whole(self, last: FramePart) -> Frame:
@@ -283,7 +284,7 @@ def _as_told(error: BaseException) -> BaseException:
         )
     if isinstance(error, duckdb.IOException | OSError):
         return RequestError("unavailable", f"the store cannot be written: {first_line(error)}", "make room for it")
-    if isinstance(error, NotAheadError):
+    if isinstance(error, StoreFirstError):
         return FrameError("unknown_generation", str(error), "begin it again")
     if isinstance(error, duckdb.ConnectionException):
         return RequestError("unavailable", "the server is stopping", "send it again when it is back")

@@ -19,7 +19,8 @@ from livetables.server.health.freshness import Freshness, Moment, Status
 from livetables.server.health.metrics import Metrics
 from livetables.server.live.hub import Hub
 from livetables.server.live.session import Sessions
-from livetables.server.storage.store import Changed, Store
+from livetables.server.storage.listeners import Changed
+from livetables.server.storage.store import Store
 
 
 class Pulse:

@@ -35,7 +35,7 @@ from livetables.model.spec import CONTROL_TABLES, DEAD_LETTERS
 from livetables.model.wire import PipelineReport, SourceReport
 from livetables.server.health.freshness import State, Status
 from livetables.server.storage.generation import Generation
-from livetables.server.storage.store import Commit
+from livetables.server.storage.writer import Commit
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # they double the series, and nobody asks for them
 

@@ -9,7 +9,7 @@ are taken together.
 Evaluations are made on worker threads. A dear one is stopped after QUICK_SECONDS and made again on a thread for those
 alone, where each waits for its turn: a cheap one never waits for it.
 
-`shown`, `stored` and `changed` may be called on any thread; everything else runs on the event loop.
+`show`, `stored` and `changed` may be called on any thread; everything else runs on the event loop.
 """
 
 from __future__ import annotations
@@ -30,8 +30,10 @@ from livetables.model.wire import NO_BATCH
 from livetables.server.health.metrics import Metrics
 from livetables.server.live import protocol
 from livetables.server.live.state import State
-from livetables.server.storage.ahead import FrameTimes, Shown
-from livetables.server.storage.store import Changed, Kept, Store
+from livetables.server.storage.listeners import Changed
+from livetables.server.storage.pending import FrameTimes, ShownChanges
+from livetables.server.storage.reader import Kept
+from livetables.server.storage.store import Store
 from livetables.server.viewports.masking import hidden_columns
 from livetables.server.viewports.row import rows_of
 from livetables.server.viewports.viewport import ViewOptions
@@ -102,17 +104,17 @@ class Hub:
 
     # From any thread
 
-    def shown(self, shown: Shown) -> None:
+    def show(self, changes: ShownChanges) -> None:
         """Take what frames have changed into the windows of those tables."""
         with self._lock:
             has_news = []
-            for table, delta in shown.deltas.items():
-                key = (shown.generation, table)
-                self._log.setdefault(key, deque()).append((shown.sequence, delta))
+            for table, delta in changes.deltas.items():
+                key = (changes.generation, table)
+                self._log.setdefault(key, deque()).append((changes.sequence, delta))
                 for viewport in self._bound.get(key, ()):
                     with viewport.lock:
                         if viewport.window is not None and viewport.window.advance(delta):
-                            viewport.times = shown.times
+                            viewport.times = changes.times
                             has_news.append(viewport)
                             self._metrics.advances.inc()
         self._call(_wake, has_news)

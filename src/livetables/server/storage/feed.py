@@ -18,7 +18,7 @@ import pyarrow as pa
 from livetables.model.change import TableChanges, TableShape
 from livetables.model.errors import RequestError
 from livetables.model.wire import DELETED
-from livetables.server.storage.ahead import FrameTimes
+from livetables.server.storage.pending import FrameTimes
 from livetables.server.viewports.viewport import ARROW_TYPES, column_type
 
 BYTES_MAX = 64 * 1024 * 1024  # of all changes together

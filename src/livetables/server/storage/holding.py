@@ -1,6 +1,6 @@
 """Which pipeline holds the server: one at a time. Another that starts is refused while the first one is heard.
 
-Fencing by numbers (`Store.check_pipeline`) is what keeps tables right. This is what keeps two pipelines that are both
+Fencing by numbers (`fencing.py`) is what keeps tables right. This is what keeps two pipelines that are both
 started again whenever they end from taking the server from each other for ever: the second one waits, and takes over
 when the first has gone.
 """

@@ -49,18 +49,18 @@ class Running:
         self._ended.wait(GIVE_WAY_SECONDS)
 
     @contextmanager
-    def told_errors(self) -> Iterator[None]:
+    def reporting_errors(self) -> Iterator[None]:
         """Turn what DuckDB and Arrow raise into RequestErrors."""
         try:
             yield
         except (duckdb.Error, pa.ArrowException, OSError) as error:  # Arrow makes OSErrors of a stream's errors
-            raise self._told(error) from None
+            raise self._as_request_error(error) from None
 
     def chunks(self, reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
-        with self.told_errors():
+        with self.reporting_errors():
             yield from reader
 
-    def _told(self, error: Exception) -> RequestError:
+    def _as_request_error(self, error: Exception) -> RequestError:
         if self._is_overdue:
             problem = f"the query took longer than {self._seconds_max:g} s"
             return RequestError("timeout", problem, "ask for less, or for one table at a time")
@@ -95,18 +95,18 @@ def in_time(
 
 
 @contextmanager
-def told_shortage() -> Iterator[None]:
+def reporting_shortage() -> Iterator[None]:
     """Turn a lack of memory into a RequestError."""
     try:
         yield
-    except (duckdb.Error, pa.ArrowException, OSError) as error:  # see Running.told_errors
+    except (duckdb.Error, pa.ArrowException, OSError) as error:  # see Running.reporting_errors
         if not _is_shortage(error):
             raise
         raise _shortage() from None
 
 
 def chunks_of(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
-    with told_shortage():
+    with reporting_shortage():
         yield from reader
 
 

@@ -19,11 +19,12 @@ import pytest
 from livetables.model.change import Batch, TableChanges, TableShape
 from livetables.model.spec import DEAD_LETTERS
 from livetables.model.wire import RUNS_PER_PIPELINE, ChangesHeader, FramePart, FrameStream, Place
-from livetables.server.storage import ahead as ahead_module
-from livetables.server.storage.ahead import NotAheadError, Outcome, Shown
+from livetables.server.storage import pending as pending_module
 from livetables.server.storage.frames import FrameError
 from livetables.server.storage.generation import Frame
-from livetables.server.storage.store import Changed, Store
+from livetables.server.storage.listeners import Changed
+from livetables.server.storage.pending import Outcome, ShownChanges, StoreFirstError
+from livetables.server.storage.store import Store
 from livetables.server.viewports.row import Row, rows_of
 from livetables.server.viewports.viewport import Selection, ViewOptions
 from tests.server.storage.test_frames import Tables, comparable, without_reason
@@ -51,7 +52,7 @@ class Copy:
         store.show_to(self)
         store.listen(self.changed)
 
-    def shown(self, shown: Shown) -> None:
+    def show(self, shown: ShownChanges) -> None:
         assert shown.sequence == self._store.generations()["g"].sequence + 1, "nothing is being stored meanwhile"
         for name, delta in shown.deltas.items():
             rows = self.rows[name]
@@ -271,7 +272,7 @@ class Server:
             self.store.show(frame)
             self.counts["shown"] += 1
             is_stored = False
-        except NotAheadError:
+        except StoreFirstError:
             (outcome,) = self.store.apply([frame]).outcomes
             if isinstance(outcome, Exception):
                 raise outcome from None
@@ -285,7 +286,7 @@ class Server:
 
     def _has_stored(self) -> None:
         self.stored = deepcopy(self.shown)
-        assert self.store.ahead.is_empty()
+        assert self.store.pending.is_empty()
         self.check_stored()
         self.check_copy()
 
@@ -316,8 +317,8 @@ def test_nothing_is_lost_or_doubled_whatever_is_stored_and_killed_when(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     chance = Random(seed)
-    monkeypatch.setattr(ahead_module, "SHOWN_ROWS_MAX", chance.choice([3, 10, 5_000, 5_000]))
-    monkeypatch.setattr(ahead_module, "RECENT_ROWS_MAX", chance.choice([0, 1, 3, 20_000]))
+    monkeypatch.setattr(pending_module, "SHOWN_ROWS_MAX", chance.choice([3, 10, 5_000, 5_000]))
+    monkeypatch.setattr(pending_module, "RECENT_ROWS_MAX", chance.choice([0, 1, 3, 20_000]))
     records = random_history(chance)
     server = Server(tmp_path / "store.duckdb", 1 + seed % 2, chance.randrange)
     with closing(server):
@@ -338,10 +339,10 @@ def test_nothing_is_lost_or_doubled_whatever_is_stored_and_killed_when(
 class Looking:
     """A viewer that counts what it is shown and what is stored."""
 
-    shown_frames: list[Shown] = field(default_factory=list)
+    shown_frames: list[ShownChanges] = field(default_factory=list)
     stored_sequences: list[int] = field(default_factory=list)
 
-    def shown(self, shown: Shown) -> None:
+    def show(self, shown: ShownChanges) -> None:
         self.shown_frames.append(shown)
 
     def stored(self, generation: str, sequence: int) -> None:
@@ -437,7 +438,7 @@ def test_what_cannot_be_stored_is_kept_and_stored_with_what_comes_later(
         raise duckdb.IOException("disk is full")
 
     with monkeypatch.context() as patched:
-        patched.setattr(store, "_commit_shown", fail)
+        patched.setattr(store.writer, "_commit_shown", fail)
         with pytest.raises(duckdb.IOException):
             store.store_shown()
     assert isinstance(first.exception(0), duckdb.IOException)
@@ -453,7 +454,7 @@ def test_what_cannot_be_stored_is_kept_and_stored_with_what_comes_later(
 def test_a_frame_shown_while_others_are_stored_is_in_the_commit_after(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commit = store._commit_shown
+    commit = store.writer._commit_shown
 
     def commit_late(batches: Any) -> Any:
         store.show(frame(2, frame=1))
@@ -463,7 +464,7 @@ def test_a_frame_shown_while_others_are_stored_is_in_the_commit_after(
     store.show_to(viewer)
     store.show(frame(1))
     with monkeypatch.context() as patched:
-        patched.setattr(store, "_commit_shown", commit_late)
+        patched.setattr(store.writer, "_commit_shown", commit_late)
         store.store_shown()
     assert ids(store) == [1]
     assert [each.sequence for each in viewer.shown_frames] == [0, 1]
@@ -473,7 +474,7 @@ def test_a_frame_shown_while_others_are_stored_is_in_the_commit_after(
 
 
 def test_a_frame_shown_right_after_a_commit_has_a_later_sequence(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    done = store.ahead.done
+    done = store.pending.done
 
     def done_and_shown() -> None:
         done()
@@ -483,7 +484,7 @@ def test_a_frame_shown_right_after_a_commit_has_a_later_sequence(store: Store, m
     store.show_to(viewer)
     store.show(frame(1))
     with monkeypatch.context() as patched:
-        patched.setattr(store.ahead, "done", done_and_shown)
+        patched.setattr(store.pending, "done", done_and_shown)
         store.store_shown()
     wait_for(lambda: len(viewer.shown_frames) == 2)
     assert [each.sequence for each in viewer.shown_frames] == [0, 1]
@@ -498,14 +499,14 @@ def test_what_is_taken_to_be_stored_has_its_marks(tmp_path: Path, monkeypatch: p
         store.begin("g", ALL)
         store.publish("g")
         store.show(frame(1))
-        take = store.ahead.take
+        take = store.pending.take
 
         def take_late(*given_generations: Any) -> Any:
             in_a_thread(lambda: store.show(frame(2, frame=1))).join(PATIENCE)
             return take(*given_generations)
 
         with monkeypatch.context() as patched:
-            patched.setattr(store.ahead, "take", take_late)
+            patched.setattr(store.pending, "take", take_late)
             store.store_shown()
         stored = ids(store)
         assert store.stored_frame(frame(1).last) == len(stored) - 1
@@ -533,7 +534,7 @@ def test_an_older_pipeline_is_refused_while_others_are_stored(
     """Whoever is refused waits for no one who waits for them."""
     store.start_pipeline()
     store.show(frame(1, run=RUNS_PER_PIPELINE))
-    commit = store._commit_shown
+    commit = store.writer._commit_shown
     refused: list[Exception] = []
 
     def refuse() -> None:
@@ -549,7 +550,7 @@ def test_an_older_pipeline_is_refused_while_others_are_stored(
         threads[0].join(PATIENCE)
         return commit(batches)
 
-    monkeypatch.setattr(store, "_commit_shown", commit_meanwhile)
+    monkeypatch.setattr(store.writer, "_commit_shown", commit_meanwhile)
     storing = in_a_thread(store.store_shown)
     storing.join(10)
     assert not storing.is_alive(), "they wait for each other"
@@ -561,7 +562,7 @@ def test_an_older_pipeline_is_refused_while_others_are_stored(
 def test_a_batch_and_a_frame_at_the_same_time_have_numbers_and_sequences_of_their_own(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commit = store._commit
+    commit = store.batches._commit
     threads: list[threading.Thread] = []
 
     def commit_meanwhile(*given_arguments: Any) -> Any:
@@ -569,7 +570,7 @@ def test_a_batch_and_a_frame_at_the_same_time_have_numbers_and_sequences_of_thei
         threads[0].join(PATIENCE)
         return commit(*given_arguments)
 
-    monkeypatch.setattr(store, "_commit", commit_meanwhile)
+    monkeypatch.setattr(store.batches, "_commit", commit_meanwhile)
     rows = pa.Table.from_pylist([user(50).row], USERS.schema)
     store.put(Batch("g", 0, (TableChanges("users_ui", rows, USERS.key_schema.empty_table()),)))
     threads[0].join(10)
@@ -585,7 +586,7 @@ def test_a_batch_and_a_frame_at_the_same_time_have_numbers_and_sequences_of_thei
 def show_or_apply(store: Store, each: Frame) -> Outcome | None:
     try:
         return store.show(each)
-    except NotAheadError:
+    except StoreFirstError:
         (outcome,) = store.apply([each]).outcomes
         assert isinstance(outcome, int), outcome
         return None
@@ -595,7 +596,7 @@ def test_a_frame_shown_while_another_is_applied_by_the_store_is_kept(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It comes between what was stored before that one, and that one."""
-    store_shown = store.store_shown
+    store_shown = store.writer.store_shown
     threads: list[threading.Thread] = []
 
     def store_and_more() -> None:
@@ -604,7 +605,7 @@ def test_a_frame_shown_while_another_is_applied_by_the_store_is_kept(
             threads.append(in_a_thread(lambda: show_or_apply(store, frame(2, writer=1))))
             threads[0].join(PATIENCE)
 
-    monkeypatch.setattr(store, "store_shown", store_and_more)
+    monkeypatch.setattr(store.writer, "store_shown", store_and_more)
     (outcome,) = store.apply([frame(1)]).outcomes
     assert isinstance(outcome, int)
     threads[0].join(10)
@@ -623,7 +624,7 @@ def test_a_generation_that_cannot_be_dropped_keeps_what_was_shown(
         raise duckdb.IOException("disk is full")
 
     with monkeypatch.context() as patched:
-        patched.setattr(store, "_transaction", fail)
+        patched.setattr(store.database, "transaction", fail)
         with pytest.raises(duckdb.IOException):
             store.drop("g")
     store.store_shown()
@@ -634,8 +635,8 @@ def test_dropping_a_generation_answers_those_who_wait_for_it(store: Store) -> No
     waiting = store.show(frame(1)).stored
     assert waiting
     store.drop("g")
-    assert isinstance(waiting.exception(0), NotAheadError)
-    assert store.ahead.is_empty()
+    assert isinstance(waiting.exception(0), StoreFirstError)
+    assert store.pending.is_empty()
     store.store_shown()
 
 
@@ -656,7 +657,7 @@ def test_a_row_that_is_gone_is_not_looked_for_in_the_store_before_that_has_it(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Although it is forgotten that it was there, to save memory."""
-    monkeypatch.setattr(ahead_module, "RECENT_ROWS_MAX", 0)
+    monkeypatch.setattr(pending_module, "RECENT_ROWS_MAX", 0)
     viewer = Looking()
     store.show_to(viewer)
     account = Record("accounts", 0, 1, "a", 5)
@@ -667,14 +668,14 @@ def test_a_row_that_is_gone_is_not_looked_for_in_the_store_before_that_has_it(
     store.show(Frame(alone, alone.streams))
     store.store_shown()
     store.show(frame(7, writer=1))
-    commit = store._commit_shown
+    commit = store.writer._commit_shown
 
     def commit_meanwhile(batches: Any) -> Any:
         store.show(Frame(matched, matched.streams))
         return commit(batches)
 
     with monkeypatch.context() as patched:
-        patched.setattr(store, "_commit_shown", commit_meanwhile)
+        patched.setattr(store.writer, "_commit_shown", commit_meanwhile)
         store.store_shown()
     removed = part([("left_ui", "removed", {"_left_id": user(1).id})], frame=2)
     viewer.shown_frames.clear()

@@ -1,4 +1,4 @@
-"""Frames that are shown before they are stored.
+"""Frames that are shown and not stored yet.
 
 A frame is applied in memory first: its marks are taken, its rows get their numbers, and whoever looks at the tables is
 sent what changed. Everything that was shown since is then stored in one transaction. What a crash takes away in between
@@ -37,8 +37,8 @@ RECENT_ROWS_MAX = 20_000  # of a view, whose rows are known without asking the s
 Lookup = Callable[[Generation, TableShape, str, Sequence[int]], pa.Table]  # the rows with these ids in a column
 
 
-class NotAheadError(Exception):
-    """A frame cannot be shown before it is stored."""
+class StoreFirstError(Exception):
+    """A frame has to be applied by the store before it can be shown."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class FrameTimes:
 
 
 @dataclass(frozen=True)
-class Shown:
+class ShownChanges:
     """What frames changed in a generation, to be seen before it is stored with the commit `sequence`."""
 
     generation: str
@@ -71,16 +71,16 @@ class Shown:
 
 
 class Viewers(Protocol):
-    """Whoever is to be sent what is shown."""
+    """The receivers of changes: when they are shown, and when they are stored."""
 
-    def shown(self, shown: Shown) -> None: ...
+    def show(self, changes: ShownChanges) -> None: ...
 
     def stored(self, generation: str, sequence: int) -> None: ...
 
 
 @dataclass
-class Unstored:
-    """What was shown of a generation and is to be stored in one transaction."""
+class PendingBatch:
+    """The frames of a generation that were shown and are to be stored in one transaction."""
 
     sequence: int
     first_rows: Mapping[str, int]  # the number of the first row that is new in it, by table
@@ -145,20 +145,20 @@ class Outcome:
     stored: Future[int] | None  # the commit that it is in; None where it is stored already
 
 
-class Ahead:
-    """What was shown and is not stored yet, of all generations. `lock` is held while frames are shown."""
+class PendingFrames:
+    """The frames of all generations that are shown and not stored yet. `lock` is held while frames are shown."""
 
     def __init__(self, lookup: Lookup) -> None:
         self.lock = threading.RLock()
         self._lookup = lookup
-        self._open: dict[str, Unstored] = {}
-        self._storing: dict[str, Unstored] = {}
+        self._open: dict[str, PendingBatch] = {}
+        self._storing: dict[str, PendingBatch] = {}
         self._recent: dict[tuple[str, str], OrderedDict[int, Row | None]] = {}
 
-    def show(self, generation: Generation, frame: Frame) -> tuple[Generation, Shown, Outcome]:
+    def show(self, generation: Generation, frame: Frame) -> tuple[Generation, ShownChanges, Outcome]:
         """Apply a frame in memory: the generation after it, what is to be seen, and what is to be counted.
 
-        Nothing has changed where a NotAheadError or another error is raised.
+        Nothing has changed where a StoreFirstError or another error is raised.
         """
         part = frame.last
         writer = generation.writers.get(part.writer)
@@ -183,7 +183,7 @@ class Ahead:
         is_empty = not deltas and changes.marks is marks and ended == (writer.ended if writer else NO_BATCH)
         batch = self._open.get(generation.name)
         if is_empty and not part.durable and batch is None and generation.name not in self._storing:
-            return after, Shown(generation.name, generation.sequence, {}, None), Outcome({}, (), None)
+            return after, ShownChanges(generation.name, generation.sequence, {}, None), Outcome({}, (), None)
         batch = batch or self._begin(generation)
         for name, delta in deltas.items():
             batch.add(name, delta, times)
@@ -195,11 +195,11 @@ class Ahead:
             TableChanges(name, _upserts(shapes[name], given[name]), _gone(shapes[name], delta))
             for name, delta in deltas.items()
         )
-        shown = Shown(generation.name, batch.sequence, deltas, times)
-        return after, shown, Outcome(Counter(changes.records), taken, stored)
+        changed = ShownChanges(generation.name, batch.sequence, deltas, times)
+        return after, changed, Outcome(Counter(changes.records), taken, stored)
 
     def waiting(self, generation: str) -> Future[int] | None:
-        """What tells when everything shown of a generation so far is stored; None if it is."""
+        """A future that is done when everything shown of a generation so far is stored; None if it is."""
         with self.lock:
             batch = self._open.get(generation) or self._storing.get(generation)
             if batch is None:
@@ -211,7 +211,7 @@ class Ahead:
     def is_empty(self) -> bool:
         return not (self._open or self._storing)
 
-    def take(self, generations: Mapping[str, Generation]) -> list[Unstored]:
+    def take(self, generations: Mapping[str, Generation]) -> list[PendingBatch]:
         """What is to be stored now: what could not be stored before, or else all that was shown since."""
         with self.lock:
             if not self._storing:
@@ -243,7 +243,7 @@ class Ahead:
         with self.lock:
             for batches in (self._open, self._storing):
                 if batch := batches.pop(generation, None):
-                    batch.answer(NotAheadError("the generation is gone"))
+                    batch.answer(StoreFirstError("the generation is gone"))
             self.forget_rows(generation)
 
     def forget_rows(self, generation: str) -> None:
@@ -252,23 +252,23 @@ class Ahead:
             for key in [key for key in self._recent if key[0] == generation]:
                 del self._recent[key]
 
-    def _begin(self, generation: Generation) -> Unstored:
+    def _begin(self, generation: Generation) -> PendingBatch:
         storing = self._storing.get(generation.name)
         before = storing.sequence if storing else generation.sequence
         first_rows = {name: table.next_row for name, table in generation.tables.items()}
-        batch = self._open[generation.name] = Unstored(before + 1, first_rows)
+        batch = self._open[generation.name] = PendingBatch(before + 1, first_rows)
         return batch
 
     def _deltas(self, generation: Generation, changes: FrameChanges) -> dict[str, Delta]:
         if sum(rows.num_rows for news in changes.tables.values() for rows in news.rows) > SHOWN_ROWS_MAX:
-            raise NotAheadError("it has too many rows")
+            raise StoreFirstError("it has too many rows")
         found = {name: self._delta(generation, name, news) for name, news in changes.tables.items()}
         return {name: delta for name, delta in found.items() if delta.size}
 
     def _delta(self, generation: Generation, name: str, news: TableNews) -> Delta:
         table = generation.tables[name]
         if news.perhaps is not None:
-            raise NotAheadError("it may have rows that are there already")
+            raise StoreFirstError("it may have rows that are there already")
         changed: list[tuple[Row, Row | None]] = []
         if news.gone is not None:
             key = table.shape.key[0]  # of a left record; only its row without a match is found
@@ -308,13 +308,13 @@ class Ahead:
             for row in rows:
                 found[row.values[place]] = row
             if len(rows) > sum(row is not None for row in found.values()):
-                raise NotAheadError("a left record has a match, and is shown without one beside it")
+                raise StoreFirstError("a left record has a match, and is shown without one beside it")
             if shape.join == "left" and any(_is_pair(shape, row) for row in rows):
-                raise NotAheadError("a left record has a match already")
+                raise StoreFirstError("a left record has a match already")
             recent.update(found)
         return {each: recent[each] for each in ids}
 
-    def _remember(self, batch: Unstored, generation: str, shape: TableShape, delta: Delta) -> None:
+    def _remember(self, batch: PendingBatch, generation: str, shape: TableShape, delta: Delta) -> None:
         """Know the rows that may be replaced or removed later, while they are new."""
         if shape.join not in ("left", "natural", "asof"):
             return

@@ -30,6 +30,7 @@ PURE = (
     "model.checksum",
     "model.control_message",
     "model.errors",
+    "model.joins",
     "model.spec",
     "model.wire",
     "pipeline.control.resolve",

@@ -86,7 +86,7 @@ TESTED_BY: Mapping[str, str] = {
     "pipeline/flow/test_query.py": "pipeline.flow.match pipeline.flow.source",
     "pipeline/reporting/test_status_tables.py": "pipeline.reporting.status",
     "server/access/test_endpoints.py": "server.api.asgi",
-    "server/api/test_http.py": "model.errors server.api.gate server.api.messages server.api.services",
+    "server/api/test_http.py": "server.api.gate server.api.messages server.api.services",
     "server/api/test_intake.py": "server.storage.staging",
     "server/live/test_hub.py": "server.live.state",
     "server/relays/test_main.py": "server.relays.handover server.relays.messages server.relays.supervisor",

@@ -26,7 +26,8 @@ from bench.measure import Run
 from livetables.config.load import load_config
 from livetables.jvm.session import start_session
 from livetables.local.broker import Broker
-from livetables.model.spec import GenerationSpec, JoinType, View
+from livetables.model.joins import JoinType
+from livetables.model.spec import GenerationSpec, View
 
 WORKLOADS: dict[str, JoinType | None] = {
     "parse": None,

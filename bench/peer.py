@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from livetables.model.errors import SetupError
-from livetables.model.spec import JoinType
+from livetables.model.joins import JoinType
 from tests.support.server import free_port
 
 ROOT = Path(__file__).resolve().parents[1]

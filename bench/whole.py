@@ -31,7 +31,8 @@ from bench.peer import SCRIPT, Peer, prepared
 from bench.viewer import Viewer
 from livetables.local.broker import Broker
 from livetables.model.errors import LivetablesError, SetupError
-from livetables.model.spec import JoinType, record_id
+from livetables.model.joins import JoinType
+from livetables.model.spec import record_id
 from tests.support.kafka import create_topic
 from tests.support.server import TOKEN, ServerProcess
 from tests.support.system import PipelineProcess

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from livetables.model.spec import JoinType
+from livetables.model.joins import JoinType
 from tests.support.kafka import unique_topic
 from tests.support.system import Feeder, Message, Pointing, System
 from tests.support.watcher import TABLES, Watcher

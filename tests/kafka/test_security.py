@@ -24,7 +24,7 @@ from livetables.client.http import Door
 from livetables.config.load import load_config
 from livetables.config.values import Config
 from livetables.kafka.topics import ControlTopic, KafkaTopics, Topic, TopicProblem
-from livetables.model.spec import JoinType
+from livetables.model.joins import JoinType
 from livetables.pipeline.flow.modes import Mode
 from livetables.pipeline.main import run_on
 from tests.support.certificates import STORE_PASSWORD, Authority

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from livetables.local.ports import LOOPBACK, free_ports
-from livetables.model.spec import JoinType
+from livetables.model.joins import JoinType
 from livetables.pipeline.server_client import FlightSink, NoAnswerError
 from tests.support.certificates import STORE_PASSWORD, Authority
 from tests.support.kafka import unique_topic

@@ -11,7 +11,8 @@ from typing import Any
 import pyarrow as pa
 
 from livetables.model.change import TableShape
-from livetables.model.spec import JoinType, record_id
+from livetables.model.joins import JoinType
+from livetables.model.spec import record_id
 from livetables.model.wire import FramePart, FrameStream, Marks, StreamKind
 
 Row = dict[str, Any]

@@ -17,7 +17,8 @@ from typing import Any, Protocol, Self
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from livetables.model.spec import Column, GenerationSpec, JoinType, Table, View, record_position
+from livetables.model.joins import JoinType
+from livetables.model.spec import Column, GenerationSpec, Table, View, record_position
 from livetables.pipeline.flow.modes import Mode
 from livetables.pipeline.flow.plan import shapes
 from livetables.pipeline.flow.query import Target, start_generation

@@ -24,7 +24,7 @@ from confluent_kafka import Message as KafkaMessage
 from pyarrow import flight
 
 from livetables.local.broker import Broker
-from livetables.model.spec import JoinType
+from livetables.model.joins import JoinType
 from tests.support.kafka import Record, create_topic, delete_topic, produce, unique_topic
 from tests.support.oracle import Sent, Side
 from tests.support.pipeline import Stage

@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from livetables.local.broker import Broker
-from livetables.model.spec import JoinType
+from livetables.model.joins import JoinType
 from livetables.pipeline.flow.modes import Mode
 from tests.support.driver import Driver
 from tests.support.kafka import wait_until

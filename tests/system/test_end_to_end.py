@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from livetables.kafka.topics import KafkaTopics, Topic
 from livetables.local.broker import Broker
-from livetables.model.spec import JoinType
+from livetables.model.joins import JoinType
 from livetables.model.wire import PipelineReport, SourceReport
 from livetables.pipeline.flow.modes import Mode
 from livetables.pipeline.generations.lag import lag_of

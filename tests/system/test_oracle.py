@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from livetables.local.broker import Broker
-from livetables.model.spec import JoinType
+from livetables.model.joins import JoinType
 from livetables.pipeline.flow.modes import Mode
 from tests.support.oracle import Side
 from tests.support.pipeline import Stage

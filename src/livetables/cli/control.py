@@ -14,6 +14,7 @@ from rich.markup import escape
 
 from livetables.cli.options import add_server_options, chosen_server
 from livetables.model.errors import ConfigError
+from livetables.model.joins import join_choices
 
 EXAMPLES = """examples:
   livetables control --users-topic user_2                  what is not named stays as it is
@@ -34,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--topic", action="append", default=[], metavar="TABLE=TOPIC", help="the topic of any table; may be repeated"
     )
-    parser.add_argument("--join", metavar="JOIN", help="left, inner, natural or asof")
+    parser.add_argument("--join", metavar="JOIN", help=join_choices(with_notes=False))
     parser.add_argument("--rollback", action="store_true", help="go back to the generation before")
     parser.add_argument("--discard", metavar="GENERATION", help="remove a generation that is kept")
     parser.add_argument(

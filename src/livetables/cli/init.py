@@ -23,7 +23,7 @@ from livetables.init.inference import JoinProposal, Proposal, proposed_joins, pr
 from livetables.jvm.gateway import started_gateway
 from livetables.kafka.inspection import Inspection
 from livetables.model.errors import ConfigError, SetupError, TopicError
-from livetables.model.spec import JOIN_TYPES, join_called
+from livetables.model.joins import DEFAULT_JOIN, JOIN_TYPES, join_called
 
 SAMPLE_RECORDS = 1000
 ANSWER_SECONDS_MAX = 15.0
@@ -123,8 +123,8 @@ def asked(given: Contents, output: Path, ask: Ask, say: Say) -> Contents:
     join = _asked_join(joins, ask, say)
     if join is None:
         return replace(contents, proposals=proposals, possible_join=next(iter(joins), None))
-    kind = _chosen(f"join {join.left} with {join.right} how", "left", [*JOIN_TYPES], ask, say)
-    return replace(contents, proposals=proposals, join=join, join_type=join_called(kind) or "left")
+    kind = _chosen(f"join {join.left} with {join.right} how", DEFAULT_JOIN.name, [*JOIN_TYPES], ask, say)
+    return replace(contents, proposals=proposals, join=join, join_type=join_called(kind) or DEFAULT_JOIN.name)
 
 
 def write(text: str, output: Path, force: bool) -> None:

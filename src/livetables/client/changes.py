@@ -30,7 +30,6 @@ from livetables.model.wire import DELETED, ChangesHeader, Place
 POLL_SECONDS = 10.0  # the server is asked to wait so long; a follower that is closed leaves its question for the rest
 ANSWER_SECONDS_MAX = 300.0  # a whole table may take a while
 DELAY_SECONDS_MAX = 5.0
-PASSING = ("busy", "timeout", "unavailable")  # refusals that may not be so later
 CHECK_SECONDS = 1.0  # between two answers that are to have a checksum
 DAMAGED_MAX = 5  # answers in a row
 
@@ -214,7 +213,7 @@ class Changes:
             except UnreachableError:
                 self._closed.wait(next(waits))
             except RequestError as error:
-                if error.code not in PASSING or not self._has_answered:
+                if not (error.is_retryable and self._has_answered):
                     raise
                 self._closed.wait(next(waits))
             else:

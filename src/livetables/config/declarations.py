@@ -8,11 +8,11 @@ from datetime import datetime
 from typing import Any
 
 from livetables.config.settings import Problems, Section, choice, quoted
+from livetables.model.joins import DEFAULT_JOIN, JOIN_CURE, JOIN_KINDS, LOOKBACK_CURE, join_called
 from livetables.model.spec import (
     COLUMN_TYPES,
     CONTROL_TABLES,
     DEAD_LETTERS,
-    JOIN_CURE,
     NAME_PATTERN,
     TIMESTAMPS,
     TOPIC_CURE,
@@ -23,7 +23,6 @@ from livetables.model.spec import (
     Timestamp,
     View,
     is_topic_name,
-    join_called,
     joined_column_names,
 )
 
@@ -191,12 +190,12 @@ def _timestamp(section: Section) -> Timestamp:
 def _view(name: str, section: Section) -> View:
     section.only(VIEW_KEYS)
     join_name = section.text("join")
-    join = join_called(join_name) or "left"
+    join = join_called(join_name) or DEFAULT_JOIN.name
     if join_name and join_called(join_name) is None:
         section.add("join", f"unknown join {quoted(join_name)}", JOIN_CURE)
     lookback_seconds = section.count("lookback_seconds", None)
-    if lookback_seconds is not None and join != "asof":
-        section.add("lookback_seconds", f"a {join} join has none", 'remove it, or use join = "asof"')
+    if lookback_seconds is not None and not JOIN_KINDS[join].has_lookback:
+        section.add("lookback_seconds", f"a {join} join has none", f"remove it, or use {LOOKBACK_CURE}")
     return View(
         name=name,
         join=join,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 
 from livetables.config.values import ControlConfig, GenerationsConfig, PipelineConfig, ServerConfig
 from livetables.init.inference import VIEW_NAME, JoinProposal, LeftOut, Proposal
-from livetables.model.spec import JoinType
+from livetables.model.joins import DEFAULT_JOIN, JoinType, join_choices
 
 LEFT_OUT_MAX = 50
 NAME_CHARACTERS_MAX = 80
@@ -33,7 +33,6 @@ PRESET = """
 # topic = "shop.orders"
 # columns = { orderId = "string", amount = "double", pieces = "int64", paid = "bool" }
 """
-JOINS = "left, inner, natural (the latest match only) or asof (the latest match not after it)"
 # What a setting is for; those without a default are shown with an example.
 NOTES: Mapping[str, str] = {
     "server.host": "0.0.0.0 for every address of this machine; then use TLS",
@@ -77,7 +76,7 @@ class Contents:
     properties_file: str | None = None
     proposals: Sequence[Proposal] = ()
     join: JoinProposal | None = None
-    join_type: JoinType = "left"
+    join_type: JoinType = DEFAULT_JOIN.name
     possible_join: JoinProposal | None = None  # shown, but not made
     name: str = "livetables.toml"
 
@@ -155,7 +154,7 @@ def _view(contents: Contents) -> Iterator[str]:
     else:
         yield f"# {join.on} is in both tables, but no value of it was seen in both."
     yield f"{mark}[views.{VIEW_NAME}]"
-    yield f"{mark}join = {_toml(contents.join_type)}  # {JOINS}"
+    yield f"{mark}join = {_toml(contents.join_type)}  # {join_choices(with_notes=True)}"
     yield f"{mark}left = {_toml(join.left)}"
     yield f"{mark}right = {_toml(join.right)}"
     yield f"{mark}on = {_toml(join.on)}"

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from livetables.model.errors import SinkError
-from livetables.model.spec import JoinType
+from livetables.model.joins import JOIN_KINDS, JoinKind, JoinType
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,20 @@ class TableShape:
     join: JoinType | None = None  # of a view
     topic: str | None = None  # of a topic's table
     strict: bool = False  # of a topic's table: whether its records' values are never converted
+
+    @property
+    def kind(self) -> JoinKind | None:
+        """The kind of a view's join."""
+        return None if self.join is None else JOIN_KINDS[self.join]
+
+    @property
+    def removes_unmatched(self) -> bool:
+        return self.kind is not None and self.kind.removes_unmatched
+
+    @property
+    def changes_rows(self) -> bool:
+        """Whether frames replace or remove rows of it."""
+        return self.kind is not None and self.kind.changes_rows
 
     @property
     def key_schema(self) -> pa.Schema:

@@ -1,7 +1,7 @@
-"""Every error a user can meet. Each says what is wrong and what mends it.
+"""Every error a user can meet, with what is wrong and how to fix it; and what the codes of errors mean to programs.
 
 LivetablesError
-├── ConfigError      a setting is missing, unknown or does not fit; names its key
+├── ConfigError      a setting is missing, unknown or invalid; names its key
 ├── SetupError       something this machine must have is not there (Java, a jar, a port)
 ├── BrokerError      the embedded Kafka broker did not start, or stopped by itself
 ├── TopicError       a topic cannot be used: it is not there, not allowed, or its broker cannot be reached
@@ -9,9 +9,13 @@ LivetablesError
 ├── SinkError        a batch was refused: out of order, or for a generation that was not begun
 ├── StoreError       the store cannot be used until the server is started again
 │   └── DamagedError        … and not then either: its files are damaged
-└── RequestError     a client asked for what is not there, not allowed or too much; carries a code for programs
+└── RequestError     a client asked for what is not there, not allowed or too much; has a code for programs
 """
 
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Literal
 
 ErrorCode = Literal[
@@ -32,8 +36,37 @@ ErrorCode = Literal[
 ]
 
 
+@dataclass(frozen=True)
+class ErrorKind:
+    """What an error code means to HTTP, to a WebSocket and to who sent the request."""
+
+    status: int  # of the HTTP response
+    close_code: int = 4400  # of a WebSocket that is closed because of it
+    is_retryable: bool = False  # whether the same request may succeed later, though nobody changes anything
+
+
+# The TypeScript client has the close codes after which it does not reconnect in `web/core/src/connection-state.ts`.
+ERROR_KINDS: Mapping[ErrorCode, ErrorKind] = {
+    "bad_frame": ErrorKind(400),
+    "unauthorized": ErrorKind(401, 4401),
+    "forbidden": ErrorKind(403, 4403),
+    "unsupported_protocol": ErrorKind(400),
+    "unknown_subscription": ErrorKind(404),
+    "unknown_table": ErrorKind(404),
+    "unknown_column": ErrorKind(400),
+    "bad_filter": ErrorKind(400),
+    "bad_sql": ErrorKind(400),
+    "limit": ErrorKind(413),
+    "busy": ErrorKind(429, 4429, is_retryable=True),
+    "timeout": ErrorKind(504, 4408, is_retryable=True),
+    "unavailable": ErrorKind(503, is_retryable=True),
+    "internal": ErrorKind(500),
+}
+RETRYABLE: frozenset[ErrorCode] = frozenset(code for code, kind in ERROR_KINDS.items() if kind.is_retryable)
+
+
 class LivetablesError(Exception):
-    """Root of all errors that livetables raises on purpose: `problem`, and the `cure` that mends it."""
+    """Root of all errors that livetables raises on purpose: the `problem`, and the `cure` that fixes it."""
 
     def __init__(self, problem: str, cure: str) -> None:
         super().__init__(f"{problem}\n  cure: {cure}")
@@ -42,7 +75,7 @@ class LivetablesError(Exception):
 
 
 class ConfigError(LivetablesError):
-    """A setting is missing, unknown or does not fit."""
+    """A setting is missing, unknown or invalid."""
 
 
 class SetupError(LivetablesError):
@@ -78,4 +111,8 @@ class RequestError(LivetablesError):
 
     def __init__(self, code: ErrorCode, problem: str, cure: str) -> None:
         super().__init__(problem, cure)
-        self.code = code
+        self.code = code  # one of a newer server may be none of ours
+
+    @property
+    def is_retryable(self) -> bool:
+        return self.code in RETRYABLE

@@ -11,34 +11,23 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal, get_args
 
+from livetables.model.joins import JOIN_KINDS, LEFT_ID, RIGHT_ID, JoinKind, JoinType, Side
+
 NAME_PATTERN = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 TOPIC_PATTERN = re.compile(r"[A-Za-z0-9._-]{1,249}")
 TOPIC_CURE = "use 1 to 249 of A-Z a-z 0-9 . _ -"
-DEAD_LETTERS = "dead_letters"  # the table of the records that are no rows
-# What the pipeline tells of itself, kept in a generation without data.
+DEAD_LETTERS = "dead_letters"  # the table of the records that could not be parsed
+# What the pipeline reports about itself, kept in a generation without data.
 CONTROL_TABLES = ("orchestrator_status", "control_raw", "generations", "kafka_topics")
 OFFSET_BITS = 44  # 17 trillion records a partition, half a million partitions
 
 ColumnType = Literal["string", "int64", "double", "bool"]
-JoinType = Literal["inner", "left", "natural", "asof"]
 Start = Literal["earliest", "latest"] | datetime
 # The timestamp of the Kafka record, as it is; or only that of the broker's arrival, which its topic has to be set to.
 Timestamp = Literal["kafka", "arrival"]
 
 COLUMN_TYPES: tuple[ColumnType, ...] = get_args(ColumnType)
 TIMESTAMPS: tuple[Timestamp, ...] = get_args(Timestamp)
-# What the name of a join begins with, see `join_called`.
-JOIN_BEGINNINGS: dict[str, JoinType] = {
-    "inner": "inner",
-    "join": "inner",
-    "left": "left",
-    "natural": "natural",
-    "asof": "asof",
-    "aj": "asof",
-}
-JOIN_TYPES: tuple[JoinType, ...] = get_args(JoinType)
-OTHER_JOINS = ("leftanti", "leftsemi")  # begin like one of ours and mean something else
-JOIN_CURE = f"use a name that begins with {', '.join(JOIN_BEGINNINGS)}"
 
 
 @dataclass(frozen=True)
@@ -65,7 +54,7 @@ class Table:
 
 @dataclass(frozen=True)
 class View:
-    """A join of two tables, `left` and `right`, on equal `on`. As-of keeps the right's rows, natural the left's."""
+    """A join of two tables, `left` and `right`, on equal `on`. See `model/joins.py`."""
 
     name: str
     join: JoinType
@@ -77,6 +66,10 @@ class View:
     # What it shows, in order: pairs of a name in the view and the name of a joined column. None: all, as they are.
     columns: tuple[tuple[str, str], ...] | None = None
 
+    @property
+    def kind(self) -> JoinKind:
+        return JOIN_KINDS[self.join]
+
 
 @dataclass(frozen=True)
 class GenerationSpec:
@@ -87,17 +80,6 @@ class GenerationSpec:
 
     def table(self, name: str) -> Table:
         return next(table for table in self.tables if table.name == name)
-
-
-def join_called(name: str) -> JoinType | None:
-    """The join that a name means, by its beginning: case, blanks, `_` and `-` do not count. None for no join of ours.
-
-    `left_join`, `LEFT OUTER` and `Left-Outer-Join` are all `left`; `right_outer` is none.
-    """
-    plain = re.sub(r"[\s_-]+", "", name).lower()
-    if plain.startswith(OTHER_JOINS):
-        return None
-    return next((join for beginning, join in JOIN_BEGINNINGS.items() if plain.startswith(beginning)), None)
 
 
 def is_topic_name(name: str) -> bool:
@@ -120,7 +102,7 @@ class JoinedColumn:
     """A column of a view: `source` is its name in the table of its `side`."""
 
     name: str
-    side: Literal["left", "right"]
+    side: Side
     source: str
     type: ColumnType | Literal["timestamp"]
 
@@ -132,8 +114,8 @@ def joined_columns(left: Table, right: Table, on: str) -> tuple[JoinedColumn, ..
     """
     left_names = {column.name for column in left.columns}
     return (
-        JoinedColumn("_left_id", "left", "_id", "int64"),
-        JoinedColumn("_right_id", "right", "_id", "int64"),
+        JoinedColumn(LEFT_ID, "left", "_id", "int64"),
+        JoinedColumn(RIGHT_ID, "right", "_id", "int64"),
         *(JoinedColumn(column.name, "left", column.name, column.type) for column in left.columns),
         *(
             JoinedColumn(
@@ -163,7 +145,7 @@ def view_columns(view: View, left: Table, right: Table) -> tuple[JoinedColumn, .
     by_name = {column.name: column for column in joined}
     times = [by_name[time] for time in time_columns(left, right)]
     return (
-        *(column for column in joined if column.name in ("_left_id", "_right_id")),
+        *(column for column in joined if column.name in (LEFT_ID, RIGHT_ID)),
         *(replace(by_name[source], name=name) for name, source in view.columns),
         *(replace(time, name=f"_{time.name}") for time in times),
     )

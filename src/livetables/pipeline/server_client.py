@@ -31,7 +31,7 @@ from pyarrow import flight
 from livetables.backoff import delays
 from livetables.config.load import token_in
 from livetables.model.change import Batch, TableShape
-from livetables.model.errors import LivetablesError, RequestError, SetupError, SinkError
+from livetables.model.errors import RETRYABLE, LivetablesError, RequestError, SetupError, SinkError
 from livetables.model.wire import (
     NO_BATCH,
     ControlRequest,
@@ -114,10 +114,8 @@ class _NoTableError(SinkError):
 ERRORS: Mapping[str, type[SinkError]] = {
     "fenced": FencedError,
     "held": HeldError,
-    "busy": NoAnswerError,
-    "timeout": NoAnswerError,
-    "unavailable": NoAnswerError,
-    "internal": NoAnswerError,
+    **dict.fromkeys(RETRYABLE, NoAnswerError),
+    "internal": NoAnswerError,  # a fault of the server must not end the pipeline
     "unknown_table": _NoTableError,
 }
 

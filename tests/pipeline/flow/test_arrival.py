@@ -12,7 +12,8 @@ from pyspark.sql import SparkSession
 
 from livetables.kafka.topics import KafkaTopics
 from livetables.local.broker import Broker
-from livetables.model.spec import GenerationSpec, JoinType
+from livetables.model.joins import JoinType
+from livetables.model.spec import GenerationSpec
 from tests.support.kafka import Record, create_topic, produce, unique_topic
 from tests.support.pipeline import Engine, content, preset_spec
 from tests.support.server import ServerProcess

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from livetables.local.broker import Broker
-from livetables.model.spec import JoinType
+from livetables.model.joins import JoinType
 from livetables.pipeline.flow.modes import Mode
 from tests.support.oracle import Side, time_of
 from tests.support.pipeline import Stage

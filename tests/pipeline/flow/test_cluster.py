@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from livetables.local.broker import Broker
-from livetables.model.spec import JoinType
+from livetables.model.joins import JoinType
 from tests.support.driver import Driver
 from tests.support.pipeline import Served, Stage, random_records
 from tests.support.server import ServerProcess

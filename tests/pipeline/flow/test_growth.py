@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from livetables.local.broker import Broker
-from livetables.model.spec import JoinType
+from livetables.model.joins import JoinType
 from tests.support.oracle import Side
 from tests.support.pipeline import Engine, Stage
 from tests.support.server import ServerProcess

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from livetables.model.spec import Column, GenerationSpec, JoinType, Table, View
+from livetables.model.joins import JoinType
+from livetables.model.spec import Column, GenerationSpec, Table, View
 from livetables.pipeline.flow.plan import plan_json, scopes, scopes_of, shapes
 
 ORDERS = Table(

@@ -12,7 +12,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from livetables.local.broker import Broker
-from livetables.model.spec import GenerationSpec, JoinType, Start
+from livetables.model.joins import JoinType
+from livetables.model.spec import GenerationSpec, Start
 from livetables.pipeline.flow.modes import Mode
 from tests.support.kafka import wait_until
 from tests.support.oracle import Side

@@ -18,7 +18,8 @@ from pyspark.sql import SparkSession
 
 import livetables
 from livetables.local.broker import Broker
-from livetables.model.spec import GenerationSpec, JoinType
+from livetables.model.joins import JoinType
+from livetables.model.spec import GenerationSpec
 from livetables.pipeline.flow.modes import Mode
 from tests.support.driver import Driver
 from tests.support.kafka import create_topic, unique_topic, wait_until

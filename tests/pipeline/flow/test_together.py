@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 import livetables
 from livetables.local.broker import Broker
-from livetables.model.spec import JoinType
+from livetables.model.joins import JoinType
 from livetables.pipeline.flow.modes import Mode
 from tests.support.kafka import wait_until
 from tests.support.oracle import Side

@@ -629,6 +629,14 @@ def test_a_column_of_a_type_that_tables_do_not_have_is_refused() -> None:
     store.close()
 
 
+def test_a_view_of_a_join_that_is_unknown_is_refused() -> None:
+    store = Store(None)
+    with pytest.raises(SinkError, match="table users has the join 'outer', which is unknown"):
+        store.begin("g1", [replace(USERS, name="users", join="outer")])  # type: ignore[arg-type]
+    assert store.generations() == {}
+    store.close()
+
+
 def test_records_that_a_successor_does_not_have_are_counted_by_topic(store: Store) -> None:
     users, accounts = replace(USERS, topic="user"), replace(ACCOUNTS, topic="account")
     begin(store, "g1", users, accounts, rows=10)

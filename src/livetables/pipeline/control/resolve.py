@@ -9,7 +9,8 @@ from typing import Literal
 
 from livetables.config.settings import choice
 from livetables.model.control_message import ControlMessage, Unreadable
-from livetables.model.spec import JOIN_CURE, TOPIC_CURE, GenerationSpec, is_topic_name, join_called
+from livetables.model.joins import JOIN_CURE, join_called
+from livetables.model.spec import TOPIC_CURE, GenerationSpec, is_topic_name
 from livetables.pipeline.generations.wanted import SWITCHED_VIEW, Wanted
 
 Outcome = Literal["applied", "unchanged", "superseded", "rejected", "failed"]

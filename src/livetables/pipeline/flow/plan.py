@@ -12,11 +12,11 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from livetables.model.change import TableShape
+from livetables.model.joins import IDS, SIDES
 from livetables.model.spec import (
     DEAD_LETTERS,
     OFFSET_BITS,
     GenerationSpec,
-    JoinType,
     Table,
     View,
     time_columns,
@@ -43,12 +43,6 @@ DEAD_LETTER_SCHEMA = pa.schema(
         ("raw", pa.string()),
     ]
 )
-VIEW_KEYS: dict[JoinType, tuple[str, ...]] = {
-    "inner": ("_left_id", "_right_id"),
-    "left": ("_left_id", "_right_id"),
-    "natural": ("_left_id",),
-    "asof": ("_right_id",),
-}
 
 
 def scopes(spec: GenerationSpec) -> list[str]:
@@ -73,7 +67,7 @@ def shapes(spec: GenerationSpec) -> tuple[TableShape, ...]:
 def plan_json(spec: GenerationSpec) -> str:
     """The plan, as `MatchOperator` and `FrameWriter` read it."""
     names = [table.name for table in spec.tables]
-    left_joins = [view.name for view in spec.views if view.join == "left"]
+    removing = [view.name for view in spec.views if view.kind.removes_unmatched]
     return json.dumps(
         {
             "offset_bits": OFFSET_BITS,
@@ -99,7 +93,7 @@ def plan_json(spec: GenerationSpec) -> str:
                     "right": names.index(view.right),
                     "lookback_ms": -1 if view.lookback_seconds is None else view.lookback_seconds * 1000,
                     # By which a left record remembers in which of these views it has a match.
-                    "bit": 1 << left_joins.index(view.name) if view.join == "left" else 0,
+                    "bit": 1 << removing.index(view.name) if view.kind.removes_unmatched else 0,
                     "columns": _view_columns(view, spec),
                 }
                 for index, view in enumerate(spec.views)
@@ -148,15 +142,15 @@ def _table_shape(table: Table, spec: GenerationSpec) -> TableShape:
 def _view_shape(view: View, spec: GenerationSpec) -> TableShape:
     left, right = spec.table(view.left), spec.table(view.right)
     internal = "" if view.columns is None else "_"
-    left_time, right_time = (f"{internal}{name}" for name in time_columns(left, right))
-    version = {"natural": (right_time, "_right_id"), "asof": (left_time, "_left_id")}
+    times = dict(zip(SIDES, (f"{internal}{name}" for name in time_columns(left, right)), strict=True))
+    _, match = view.kind.versioned or (None, None)
     return TableShape(
         view.name,
         pa.schema([(column.name, ARROW_TYPES[column.type]) for column in view_columns(view, left, right)]),
-        VIEW_KEYS[view.join],
-        version.get(view.join, ()),
+        view.kind.key,
+        (times[match], IDS[match]) if match else (),
         view.aliases,
-        appends=view.join in ("inner", "left"),  # a pair comes once, and a left row without one once
+        appends=view.kind.versioned is None,  # a pair comes once, and a left row without one once
         sources=(left.name, right.name),
         scope=view.on,
         join=view.join,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from livetables.model.spec import GenerationSpec, JoinType
+from livetables.model.joins import JOIN_KINDS, JoinType
+from livetables.model.spec import GenerationSpec
 
 SWITCHED_VIEW = "final_ui"
 
@@ -26,12 +27,12 @@ class Wanted:
 
     def applied_to(self, spec: GenerationSpec) -> GenerationSpec:
         """The generation to build: the configured one on these topics, with this join."""
-        view = switched_view(spec)
+        view, join = switched_view(spec), JOIN_KINDS[self.join] if self.join else None
         return GenerationSpec(
             tuple(replace(table, topic=self.topics[table.name]) for table in spec.tables),
             tuple(
-                replace(v, join=self.join, lookback_seconds=v.lookback_seconds if self.join == "asof" else None)
-                if v.name == view and self.join
+                replace(v, join=join.name, lookback_seconds=v.lookback_seconds if join.has_lookback else None)
+                if v.name == view and join
                 else v
                 for v in spec.views
             ),

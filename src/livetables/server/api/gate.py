@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from livetables.model.errors import ErrorCode, RequestError
+from livetables.model.errors import ERROR_KINDS, RequestError
 from livetables.model.roles import Right, Role
 from livetables.server.access.key import TooManyLoginsError, bearer, let_in, peer_of
 from livetables.server.access.origins import may_ask
@@ -29,22 +29,6 @@ MAX_PART_BYTES = 256 * 1024 * 1024  # of a frame of the pipeline
 FRAMES_PATH = "/api/frames"
 CONTROL_PATH = "/api/control"
 
-STATUS: Mapping[ErrorCode, int] = {
-    "bad_frame": 400,
-    "unauthorized": 401,
-    "forbidden": 403,
-    "unsupported_protocol": 400,
-    "unknown_subscription": 404,
-    "unknown_table": 404,
-    "unknown_column": 400,
-    "bad_filter": 400,
-    "bad_sql": 400,
-    "limit": 413,
-    "busy": 429,
-    "timeout": 504,
-    "unavailable": 503,
-    "internal": 500,
-}
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -149,7 +133,7 @@ def _locked_out(problem: RequestError) -> Response:
     else:
         headers = {"WWW-Authenticate": "Bearer"}
         cure = "send the header `Authorization: Bearer <key>` with the key that the server has"
-    return _problem(STATUS[problem.code], problem.code, problem.problem, cure, headers)
+    return _problem(ERROR_KINDS[problem.code].status, problem.code, problem.problem, cure, headers)
 
 
 def _too_large(bytes_max: int) -> Response:
@@ -164,7 +148,7 @@ async def frame_problem(_: Request, error: Exception) -> Response:
 
 async def request_problem(_: Request, error: Exception) -> Response:
     assert isinstance(error, RequestError)
-    return _problem(STATUS[error.code], error.code, error.problem, error.cure)
+    return _problem(ERROR_KINDS[error.code].status, error.code, error.problem, error.cure)
 
 
 async def validation_problem(_: Request, error: Exception) -> Response:

@@ -25,7 +25,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from livetables.log import Throttle
-from livetables.model.errors import RequestError
+from livetables.model.errors import RETRYABLE, RequestError
 from livetables.model.wire import NO_BATCH
 from livetables.server.health.metrics import Metrics
 from livetables.server.live import protocol
@@ -45,7 +45,8 @@ SECONDS_MAX = 10.0  # for the dearest evaluation
 RESTS_OF_A_DEAR_ONE = 4  # times as long as it took
 RETRY_SECONDS = 5.0  # after an error that may pass
 STORED_SECONDS = 0.1  # after which the store has what was shown
-PASSING: frozenset[str] = frozenset({"limit", "internal", "timeout", "unavailable"})
+# A view is evaluated again after these too: with other rows it may be within the limit, or not meet the fault.
+RETRIED = RETRYABLE | {"limit", "internal"}
 SLOW_SECONDS = 1.0  # an evaluation that is worth a warning
 
 log = logging.getLogger(__name__)
@@ -190,7 +191,7 @@ class Hub:
                     "internal", f"the rows of {viewport.table} cannot be read", "the server's log tells why"
                 )
                 state = _as_before(viewport.state, unknown)
-            if isinstance(state, RequestError) and state.code in PASSING:  # nothing else would have it tried again
+            if isinstance(state, RequestError) and state.code in RETRIED:  # nothing else would have it tried again
                 asyncio.get_running_loop().call_later(RETRY_SECONDS, viewport.news.set)
             if state is not viewport.state:
                 viewport.state = state

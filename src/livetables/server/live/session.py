@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -22,7 +22,7 @@ from typing import Any
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from livetables.log import Throttle
-from livetables.model.errors import LivetablesError, RequestError
+from livetables.model.errors import ERROR_KINDS, LivetablesError, RequestError
 from livetables.model.roles import Role
 from livetables.server.access.key import Key, peer_of
 from livetables.server.access.origins import may_ask
@@ -41,18 +41,10 @@ MAX_REPLIES = 100
 MAX_SESSIONS = 10_000  # of the server and its relays together
 WATCH_SECONDS = 1.0
 
-CLOSE_BAD_FRAME = 4400
-CLOSE_UNAUTHORIZED = 4401
-CLOSE_FORBIDDEN = 4403
-CLOSE_TIMEOUT = 4408
-CLOSE_TOO_MANY_LOGINS = 4429
+CLOSE_UNAUTHORIZED = ERROR_KINDS["unauthorized"].close_code
+CLOSE_TIMEOUT = ERROR_KINDS["timeout"].close_code
 CLOSE_TOO_MANY = 1013
 CLOSE_AGAIN = 1012  # the client is to connect again
-CLOSE_CODES: Mapping[str, int] = {  # at login
-    "unauthorized": CLOSE_UNAUTHORIZED,
-    "forbidden": CLOSE_FORBIDDEN,
-    "busy": CLOSE_TOO_MANY_LOGINS,
-}
 STRANGE_ORIGINS_TOLD = 100
 
 log = logging.getLogger(__name__)
@@ -401,10 +393,10 @@ async def serve_session(websocket: WebSocket, services: Serving) -> None:
     try:
         token, role = await asyncio.wait_for(_log_in(websocket, services), HELLO_SECONDS)
     except TimeoutError:
-        await _refuse(websocket, RequestError("timeout", "no hello came in time", "send hello first"), CLOSE_TIMEOUT)
+        await _refuse(websocket, RequestError("timeout", "no hello came in time", "send hello first"))
         return
     except RequestError as problem:
-        await _refuse(websocket, problem, CLOSE_CODES.get(problem.code, CLOSE_BAD_FRAME))
+        await _refuse(websocket, problem)
         return
     except (WebSocketDisconnect, OSError):
         return
@@ -452,10 +444,10 @@ def _address(websocket: WebSocket) -> str | None:
     return websocket.client.host if websocket.client else None
 
 
-async def _refuse(websocket: WebSocket, problem: RequestError, code: int) -> None:
+async def _refuse(websocket: WebSocket, problem: RequestError) -> None:
     with suppress(WebSocketDisconnect, OSError, RuntimeError):
         await websocket.send_text(protocol.error(problem))
-    await _close(websocket, code, problem.problem)
+    await _close(websocket, ERROR_KINDS[problem.code].close_code, problem.problem)
 
 
 async def _close(websocket: WebSocket, code: int, reason: str) -> None:

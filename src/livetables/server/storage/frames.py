@@ -34,12 +34,12 @@ import pyarrow.compute as pc
 from livetables.formats.json import readable, reason
 from livetables.model.change import TableShape
 from livetables.model.errors import SinkError
+from livetables.model.joins import IDS, LEFT_ID, RIGHT_ID, SIDES
 from livetables.model.spec import COLUMN_TYPES, DEAD_LETTERS, OFFSET_BITS, Column, Table, record_position
 from livetables.model.wire import FrameStream, Marks, StreamKind
 from livetables.server.viewports.viewport import column_type
 
 OFFSET_MASK = (1 << OFFSET_BITS) - 1
-LEFT_ID, RIGHT_ID = "_left_id", "_right_id"
 REMOVED_SCHEMA = pa.schema([(LEFT_ID, pa.int64())])
 UNKNOWN_SCHEMA = pa.schema([("_id", pa.int64()), ("field", pa.string())])
 DEAD_SCHEMA = pa.schema(
@@ -112,7 +112,7 @@ def frame_changes(
                 tables[name] = _pairs(shape, rows, given.get((name, "removed")), known)
             case "versioned", "rows":
                 tables[name] = _versioned(shape, rows, known)
-            case "pairs", "removed" if shape.join == "left":
+            case "pairs", "removed" if shape.removes_unmatched:
                 if (name, "rows") not in given:
                     tables[name] = _pairs(shape, shape.schema.empty_table(), rows, known)
             case _:
@@ -180,8 +180,8 @@ class _Known:
 
 
 def _class_of(shape: TableShape) -> Literal["topic", "dead_letters", "pairs", "versioned"] | None:
-    if shape.join is not None:
-        return "pairs" if shape.join in ("inner", "left") else "versioned"
+    if shape.kind is not None:
+        return "versioned" if shape.kind.versioned else "pairs"
     if len(shape.sources) == 1:
         return "topic"
     return "dead_letters" if shape.name == DEAD_LETTERS else None
@@ -237,7 +237,7 @@ def _ids(shape: TableShape, rows: pa.Table, column: str, *, may_miss: bool = Fal
 
 def _pairs(shape: TableShape, rows: pa.Table, removed: pa.Table | None, known: _Known) -> TableNews:
     left = _ids(shape, rows, LEFT_ID)
-    right = _ids(shape, rows, RIGHT_ID, may_miss=shape.join == "left")
+    right = _ids(shape, rows, RIGHT_ID, may_miss=shape.removes_unmatched)
     is_left_known = known.of(shape, 0, left)
     is_known = is_left_known & known.of(shape, 1, right)
     is_pair = right >= 0
@@ -251,14 +251,15 @@ def _pairs(shape: TableShape, rows: pa.Table, removed: pa.Table | None, known: _
 
 
 def _versioned(shape: TableShape, rows: pa.Table, known: _Known) -> TableNews:
-    own, other = (0, 1) if shape.join == "natural" else (1, 0)
-    columns = (LEFT_ID, RIGHT_ID)
-    ids = _ids(shape, rows, columns[own])
+    assert shape.kind
+    assert shape.kind.versioned
+    own, other = shape.kind.versioned
+    ids = _ids(shape, rows, IDS[own])
     last = _last_of_each(ids)
     if len(last) < len(ids):
         rows, ids = rows.take(pa.array(last)), ids[last]
-    is_known = known.of(shape, own, ids)
-    has_match = _ids(shape, rows, columns[other], may_miss=True) >= 0  # nothing is older than a row without one
+    is_known = known.of(shape, SIDES.index(own), ids)
+    has_match = _ids(shape, rows, IDS[other], may_miss=True) >= 0  # nothing is older than a row without one
     return TableNews(_taken(rows, ~is_known), None, _taken(rows, is_known & has_match))
 
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from livetables.model.change import TableChanges, TableShape
 from livetables.model.errors import SinkError
+from livetables.model.joins import JOIN_KINDS
 from livetables.server.storage.frames import TableNews
 from livetables.server.viewports.row import Row, numbered, table_of
 from livetables.server.viewports.viewport import ROW, SQL_TYPES, column_type, quoted
@@ -35,6 +36,9 @@ class StoredChanges:
 
 def check_shape(shape: TableShape) -> None:
     """Refuse a table that the store cannot hold."""
+    if shape.join is not None and shape.join not in JOIN_KINDS:
+        cure = "run the same version of pipeline and server"
+        raise SinkError(f"table {shape.name} has the join {ascii(shape.join)[:80]}, which is unknown", cure)
     for field in shape.schema:
         try:
             column_type(field.type)
@@ -54,7 +58,7 @@ def create_table(generation: str, shape: TableShape) -> str:
 
 def create_index(generation: str, shape: TableShape) -> str | None:
     """The index of a view whose rows are replaced one by one, as long as few are at a time."""
-    if shape.join not in ("left", "natural", "asof"):
+    if not shape.changes_rows:
         return None
     column = quoted(shape.key[0])
     return f"CREATE INDEX {quoted(f'{shape.name} by key')} ON {relation(generation, shape)} ({column})"

@@ -309,14 +309,14 @@ class PendingFrames:
                 found[row.values[place]] = row
             if len(rows) > sum(row is not None for row in found.values()):
                 raise StoreFirstError("a left record has a match, and is shown without one beside it")
-            if shape.join == "left" and any(_is_pair(shape, row) for row in rows):
+            if shape.removes_unmatched and any(_is_pair(shape, row) for row in rows):
                 raise StoreFirstError("a left record has a match already")
             recent.update(found)
         return {each: recent[each] for each in ids}
 
     def _remember(self, batch: PendingBatch, generation: str, shape: TableShape, delta: Delta) -> None:
         """Know the rows that may be replaced or removed later, while they are new."""
-        if shape.join not in ("left", "natural", "asof"):
+        if not shape.changes_rows:
             return
         place = shape.schema.names.index(shape.key[0])
         recent = self._recent.setdefault((generation, shape.name), OrderedDict())
@@ -325,7 +325,7 @@ class PendingFrames:
             if now is None:
                 batch.gone.setdefault(shape.name, set()).add(was.values[place])
         for row in delta.new:
-            if not (shape.join == "left" and _is_pair(shape, row)):
+            if not (shape.removes_unmatched and _is_pair(shape, row)):
                 recent[row.values[place]] = row
 
 

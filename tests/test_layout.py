@@ -69,7 +69,7 @@ TESTED_BY: Mapping[str, str] = {
     "cli/test_serve.py": "server.main",
     "cli/test_status.py": "cli.options",
     "client/test_connection.py": "client.html client.http client.table",
-    "client/test_follow.py": "backoff client.changes client.flight",
+    "client/test_follow.py": "client.changes client.flight",
     "config/test_load.py": "config.declarations config.settings config.values model.spec",
     "demo/test_sender.py": "cli.demo_data demo.records",
     "doctor/test_kafka.py": "doctor.sampling jvm.gateway kafka.inspection",

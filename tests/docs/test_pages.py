@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from livetables.config.load import SERVER_KEYS
 from livetables.tls import ServerCertificate
 from tests.support.pages import ROOT, Block, blocks, pages
 
@@ -71,6 +72,15 @@ def test_the_certificate_is_one_that_clients_take(tmp_path: Path) -> None:
     subprocess.run(shlex.split(OPENSSL), cwd=tmp_path, capture_output=True, check=True)
     made = ServerCertificate(tmp_path / "cert.pem", tmp_path / "key.pem")
     assert (made.flaw("127.0.0.1"), made.flaw("localhost")) == (None, None)
+
+
+def test_the_login_names_settings_that_exist() -> None:
+    login = (ROOT / "web" / "app" / "src" / "app" / "shell" / "login.ts").read_text()
+    template = login.partition("template: `")[2].partition("`,")[0]
+    named = re.findall(r"<code>([^<]*)</code>", template)
+    settings = {"LIVETABLES_TOKEN", *(f"server.{key}" for key in SERVER_KEYS)}
+    assert named
+    assert [name for name in named if name not in settings] == []
 
 
 def test_the_version_is_the_same_everywhere() -> None:

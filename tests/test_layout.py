@@ -64,7 +64,7 @@ APART = [
 # Modules without a test file of their name, by the one that is about them.
 TESTED_BY: Mapping[str, str] = {
     "cli/test_control.py": "client.control",
-    "cli/test_doctor.py": "doctor.machine doctor.service",
+    "cli/test_doctor.py": "doctor.service",
     "cli/test_reading.py": "cli.latency cli.rendering cli.sql cli.tables cli.tail",
     "cli/test_serve.py": "server.main",
     "cli/test_status.py": "cli.options",

@@ -65,12 +65,12 @@ APART = [
 # Modules without a test file of their name, by the one that is about them.
 TESTED_BY: Mapping[str, str] = {
     "cli/test_control.py": "client.control",
-    "cli/test_doctor.py": "doctor.machine doctor.service",
+    "cli/test_doctor.py": "doctor.service",
     "cli/test_reading.py": "cli.latency cli.rendering cli.sql cli.tables cli.tail",
     "cli/test_serve.py": "server.main",
     "cli/test_status.py": "cli.options",
     "client/test_connection.py": "client.html client.http client.table",
-    "client/test_follow.py": "backoff client.changes client.flight",
+    "client/test_follow.py": "client.changes client.flight",
     "config/test_load.py": "config.declarations config.settings config.values model.spec",
     "demo/test_sender.py": "cli.demo_data demo.records",
     "doctor/test_kafka.py": "doctor.sampling jvm.gateway kafka.inspection",

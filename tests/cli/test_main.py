@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,7 +11,9 @@ from collections.abc import Callable
 import pytest
 
 from livetables.cli import main as entry
+from livetables.cli import tail
 from livetables.model.errors import SetupError
+from livetables.pipeline.flow.plan import DEAD_LETTER_SCHEMA
 
 PRINT_LOADED = """
 import sys
@@ -94,3 +97,8 @@ def test_help_loads_no_verb() -> None:
     finished = subprocess.run([sys.executable, "-c", PRINT_LOADED], capture_output=True, text=True, check=True)
     assert "loaded: []" in finished.stdout
     assert all(verb.name in finished.stdout for verb in entry.VERBS)
+
+
+def test_the_example_of_tail_asks_for_columns_that_dead_letters_have() -> None:
+    (columns,) = re.findall(r"tail dead_letters --columns (\S+)", tail.EXAMPLES)
+    assert set(columns.split(",")) <= set(DEAD_LETTER_SCHEMA.names)

@@ -24,7 +24,8 @@ from websockets.sync.client import ClientConnection, connect
 
 from livetables.model.wire import FramePart, encode_part
 from livetables.pipeline.server_client import FlightSink
-from livetables.server.viewports.viewport import Patch, patched
+from livetables.server.viewports.viewport import Patch
+from tests.support.windows import patched
 
 TOKEN = "a-key-for-tests"  # noqa: S105
 START_SECONDS = 30

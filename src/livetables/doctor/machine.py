@@ -25,7 +25,8 @@ except ModuleNotFoundError:  # Windows
 
 JAVA_LEAST = 17
 JAVA_SECONDS_MAX = 10.0
-REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)(?:==([^;,\s]+))?[^;]*")
+REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)([^;]*)")  # without a condition: what is always needed
+SPECIFIER = re.compile(r"(==|>=|<)\s*([\d.]+)")
 JAVA_VERSION = re.compile(r'version "(?:1\.)?(\d+)([^"]*)"')
 MEGABYTE = 1024 * 1024
 JVM_EXTRA_MEGABYTES = 512  # of Spark's JVM and its Python beside the heap
@@ -41,9 +42,14 @@ def python(_: Facts) -> Sequence[Finding]:
     if missing := [package for package, version in installed.items() if version is None]:
         cure = "install livetables again, with all that it depends on"
         return [Finding(name, "broken", f"{found}, without {', '.join(missing)}", cure)]
-    others = [f"{m[1]} {installed[m[1]]} (not {m[2]})" for m in wanted if m[2] and installed[m[1]] != m[2]]
+    ranges = {match[1]: match[2].strip() for match in wanted}
+    others = [
+        f"{package} {version} (not {ranges[package]})"
+        for package, version in installed.items()
+        if version and not is_within(version, ranges[package])
+    ]
     if others:
-        cure = "install the versions that livetables was tested with; others may work"
+        cure = "install versions within the ranges that livetables asks for; others may work"
         return [Finding(name, "warning", f"{found}, with {', '.join(others)}", cure)]
     return [Finding(name, "ok", f"{found}, livetables {metadata.version('livetables')}, {len(wanted)} packages")]
 
@@ -124,6 +130,24 @@ def open_files(_: Facts) -> Sequence[Finding]:
     cure = f"run `ulimit -n {65536 if hard == resource.RLIM_INFINITY else min(hard, 65536)}` before the start, "
     cure += "or set LimitNOFILE in the service's unit: each browser and each part of the state needs one"
     return [Finding("open files", "warning", f"{soft:,} at most", cure)]
+
+
+def is_within(version: str, specifiers: str) -> bool:
+    """Whether a version is in a range like `>=2.0.1,<3`; what is before or after its release number does not count."""
+    release = _release(version)
+    for operator, bound in SPECIFIER.findall(specifiers):
+        limit = _release(bound)
+        if not {"==": release == limit, ">=": release >= limit, "<": release < limit}[operator]:
+            return False
+    return True
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """The numbers of a version; 2.0 and 2.0.0 are the same."""
+    numbers = [int(number) for number in re.findall(r"\d+", (re.match(r"[\d.]*", version) or [""])[0])]
+    while numbers and numbers[-1] == 0:
+        numbers.pop()
+    return tuple(numbers)
 
 
 def _installed(package: str) -> str | None:

@@ -143,10 +143,6 @@ class ControlTopic(ClientsOwner):
                 raise self._clients.error(self._name, ["TimeoutException"])
             time.sleep(LOOK_AGAIN_SECONDS)
 
-    def end_offsets(self) -> dict[int, int]:
-        """The next offset of each partition."""
-        return dict(self._look(time.monotonic() + ANSWER_SECONDS_MAX).ends)
-
     def is_at_end(self) -> bool:
         """Whether every record that is on the topic now has been read."""
         with self._reading:

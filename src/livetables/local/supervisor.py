@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from livetables.backoff import delay_seconds
 from livetables.log import tell
 from livetables.model.errors import LivetablesError
 
@@ -56,7 +57,7 @@ def next_delay_seconds(before_seconds: float | None, lived_seconds: float) -> fl
     """How long to wait before a process is started again, given the wait before and how long it has lived since."""
     if before_seconds is None or lived_seconds >= HEALTHY_SECONDS:
         return FIRST_DELAY_SECONDS
-    return min(2 * before_seconds, DELAY_SECONDS_MAX)
+    return delay_seconds(2, before_seconds, DELAY_SECONDS_MAX)  # twice the wait before
 
 
 @dataclass

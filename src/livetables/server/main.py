@@ -47,9 +47,7 @@ SWITCH_SECONDS = 0.001  # after which a thread lets another run; Python's own 5 
 LOOK_SECONDS = 1.0
 TRIM_SECONDS = 10.0
 
-log = logging.getLogger(__name__)
-
-KeySource = Callable[[], Sequence[RoleKey]]  # the keys now; a LivetablesError tells why they cannot be read
+KeySource = Callable[[], Sequence[RoleKey]]  # the keys now; a LivetablesError says why they cannot be read
 
 log = logging.getLogger(__name__)
 

@@ -863,6 +863,9 @@ def test_the_web_app_is_served_without_a_key_where_it_is(services: Services, tmp
     page = client.get("/").headers
     assert page["cache-control"] == "no-cache"  # an old page would speak an old protocol
     assert "default-src 'self'" in page["content-security-policy"]
+    assert page["content-security-policy"] == client.get("/healthz").headers["content-security-policy"]
+    assert "connect-src 'self' ws: wss:" in page["content-security-policy"]
+    assert "frame-ancestors 'self'" in page["content-security-policy"]
     assert problem_of(client.get("/missing.js"))["code"] == "not_found"
     assert client.get("/%2e%2e/secret").status_code == 404
     assert client.get("/healthz").json() == {"status": "ok"}

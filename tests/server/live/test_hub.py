@@ -33,11 +33,12 @@ from livetables.server.storage.reader import Kept
 from livetables.server.storage.store import Store
 from livetables.server.viewports import window as window_module
 from livetables.server.viewports.encoding import encoded_rows
-from livetables.server.viewports.viewport import Filter, Patch, Sort, ViewOptions, patched
+from livetables.server.viewports.viewport import Filter, Patch, Sort, ViewOptions
 from tests.server.storage.test_pending import NOTES, frame, random_history
 from tests.support.checksum import checksum
 from tests.support.frames import SHAPES, Story
 from tests.support.tables import APPENDS, batch, numbered
+from tests.support.windows import patched
 
 
 async def until(condition: Callable[[], bool], what: str = "it came to be") -> None:

@@ -17,7 +17,8 @@ from livetables.server.health.freshness import Source, Status
 from livetables.server.live import protocol
 from livetables.server.live.protocol import Change, Heading, Receipt, Subscribe
 from livetables.server.viewports.row import Checksums
-from livetables.server.viewports.viewport import Filter, Patch, Sort, ViewOptions, patch, patched
+from livetables.server.viewports.viewport import Filter, Patch, Sort, ViewOptions, patch
+from tests.support.windows import patched
 
 GOLDEN = Path(__file__).parent.parent.parent / "golden"
 DOCUMENT = Path(__file__).parent.parent.parent.parent / "docs" / "PROTOCOL.md"

@@ -27,7 +27,6 @@ from livetables.server.viewports.viewport import (
     ViewOptions,
     Window,
     patch,
-    patched,
     same,
 )
 from tests.support.tables import (
@@ -45,6 +44,7 @@ from tests.support.tables import (
     histories,
     numbered,
 )
+from tests.support.windows import patched
 
 Rows = list[tuple[int, tuple[Any, ...]]]
 

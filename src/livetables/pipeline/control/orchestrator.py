@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
+from livetables.backoff import delay_seconds
 from livetables.kafka.topics import KafkaTopics, Topic, TopicProblem
 from livetables.model.errors import LivetablesError, PassingTopicError, SinkError, TopicError
 from livetables.pipeline.control.decisions import Decisions
@@ -306,7 +307,7 @@ class Orchestrator:
             self._running.build = None
         self._decisions.failed(outcome, reason)
         self._builds_failed += 1
-        delay = min(REBUILD_SECONDS_MAX, REBUILD_SECONDS * 2 ** (self._builds_failed - 1))
+        delay = delay_seconds(self._builds_failed, REBUILD_SECONDS, REBUILD_SECONDS_MAX)
         self._build_due = time.monotonic() + delay
         self._telling.is_due_now()
 

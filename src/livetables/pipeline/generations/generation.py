@@ -15,6 +15,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from livetables.backoff import delay_seconds
 from livetables.config.load import server_ca
 from livetables.config.values import Config
 from livetables.jvm.java_errors import JAVA_ERRORS, is_of_checkpoint, java_causes, printed, with_causes
@@ -457,7 +458,7 @@ class RunningGeneration:
     def _wait(self, trouble: str) -> None:
         said = Redaction(self._ground.config.kafka.client_properties()).applied(trouble)
         self.trouble = said if len(said) <= CAUSE_CHARACTERS_MAX else f"{said[:CAUSE_CHARACTERS_MAX]}…"
-        self.due = time.monotonic() + min(DELAY_SECONDS_MAX, FIRST_DELAY_SECONDS * 2 ** (self.tries - 1))
+        self.due = time.monotonic() + delay_seconds(self.tries, FIRST_DELAY_SECONDS, DELAY_SECONDS_MAX)
 
 
 def _root_cause(causes: Sequence[Any]) -> str:

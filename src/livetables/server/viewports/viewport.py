@@ -281,18 +281,6 @@ def _pushed_down(old: Rows, new: Rows) -> tuple[tuple[int, ...], tuple[tuple[int
     return tuple(range(staying, len(old))), inserted
 
 
-def patched(old: Rows, change: Patch) -> list[tuple[int, tuple[Any, ...]]]:
-    """The window after a patch, made as every client makes it."""
-    gone = set(change.removed)
-    rows = [row for position, row in enumerate(old) if position not in gone]
-    for position, row_id, values in change.inserted:
-        rows.insert(position, (row_id, values))
-    for position, column, value in change.updated:
-        row_id, values = rows[position]
-        rows[position] = (row_id, (*values[:column], value, *values[column + 1 :]))
-    return rows
-
-
 def same(value: object, other: object) -> bool:
     """Whether two encoded values are the same on the wire: 1, 1.0 and true are three, 0.0 and -0.0 two values."""
     return repr(value) == repr(other)

@@ -11,8 +11,8 @@ import { Session } from "./session";
       <form (submit)="logIn($event)">
         <h2 id="login-title">Log in</h2>
         <p class="muted">
-          The key of this server was printed by <code>livetables up</code> when it started, or is <code>token</code> in
-          its configuration.
+          The server printed its key when it started, unless one is set: <code>LIVETABLES_TOKEN</code>, or the file that
+          <code>server.token_file</code> names.
         </p>
         <!-- Browsers that keep keys want to know whose they are. -->
         <input type="text" autocomplete="username" value="livetables" hidden />

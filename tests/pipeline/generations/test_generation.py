@@ -60,7 +60,7 @@ def test_what_fails_in_a_batch_is_told_by_its_root_cause(spark: SparkSession, br
         }
         checkpoints = Checkpoints(spark, str(tmp_path / "checkpoints"))
         ground = Ground(spark, load_config(None, settings), TOKEN, checkpoints)
-        generation = RunningGeneration(ground, GENERATION, Wanted(dict(stage.topics.items()), "left"), {})
+        generation = RunningGeneration(ground, GENERATION, Wanted(dict(stage.topics.items()), {"final_ui": "left"}), {})
         try:
             url = ground.sink().begin(GENERATION, shapes(generation.spec))
             generation.start(url)

@@ -25,6 +25,8 @@ from livetables.pipeline.log import tell, warn
 from livetables.pipeline.reporting import status
 from livetables.pipeline.reporting.status_tables import StatusTables
 
+IGNORED_SHOWN_MAX = 5  # names of unknown fields
+
 
 class Decisions:
     """Decides on messages in the order in which they come. Its outcomes are rows of `control_raw`.
@@ -60,7 +62,12 @@ class Decisions:
         self._is_restoring = True
         counted = [place for place in known if place not in repeated]
         self._waiting = {counted[place]: "superseded" for place in restored.waiting}
-        tell("control_read", messages=len(records), undecided=len(self.undecided), **status.pointed_to(self.wanted))
+        tell(
+            "control_read",
+            messages=len(records),
+            undecided=len(self.undecided),
+            **status.pointed_to(self.wanted, self._resolver.spec),
+        )
 
     def topics_asked_for(self) -> set[str]:
         """The topics that undecided messages name."""
@@ -91,7 +98,7 @@ class Decisions:
             case Unchanged():
                 self._waiting[_id(record)] = "unchanged"
                 self.notice = ""
-                tell("resolved", **status.pointed_to(self.wanted), changed=False)
+                tell("resolved", **status.pointed_to(self.wanted, self._resolver.spec), changed=False)
             case Discard(generation):
                 tell("resolved", discard=generation)
             case Build(wanted) | Rollback(wanted):
@@ -99,7 +106,7 @@ class Decisions:
                 self._waiting[_id(record)] = "applied"
                 self._previous, self.wanted = self.wanted, wanted
                 self.notice = ""
-                tell("resolved", **status.pointed_to(wanted), changed=True)
+                tell("resolved", **status.pointed_to(wanted, self._resolver.spec), changed=True)
         return plan
 
     def decided(self) -> None:
@@ -145,15 +152,18 @@ class Decisions:
         message = parse(record.value)
         is_rollback = isinstance(message, ControlMessage) and message.rollback
         generation = self._tables.row("generations", row["generation"]) if is_rollback else None
-        wanted = status.pointed_by(generation, Wanted.by(self._resolver.spec)) if generation else None
+        wanted = status.pointed_by(generation, self._resolver.spec) if generation else None
         return Decided(message, row["outcome"], wanted)
 
     def _record(self, record: ControlRecord, message: ControlMessage | Unreadable) -> None:
         raw = status.readable(record.value)
         place = {"_id": _id(record), "ts": record.timestamp, "partition": record.partition, "offset": record.offset}
         undecided = {"outcome": None, "why": None, "generation": None, "decided": None}
-        self._tables.set("control_raw", {**place, "raw": raw, **status.asked_for(message), **undecided})
-        tell("control", partition=record.partition, offset=record.offset, value=raw)
+        self._tables.set(
+            "control_raw", {**place, "raw": raw, **status.asked_for(message, self._resolver.spec), **undecided}
+        )
+        ignored = _shown(message.ignored) if isinstance(message, ControlMessage) and message.ignored else None
+        tell("control", partition=record.partition, offset=record.offset, value=raw, ignored=ignored)
 
     def _first_of(self, record: ControlRecord, message: ControlMessage | Unreadable) -> ControlRecord:
         """The first record that has the id of this one: another one, if a lost answer had it sent twice."""
@@ -185,10 +195,23 @@ class Decisions:
 
     def _settle(self, message: int, outcome: Outcome, why: str, generation: str | None = None) -> None:
         now = datetime.now(UTC)
+        why = "; ".join(filter(None, [why, self._ignored_fields(message)]))
         row = {"_id": message, "outcome": outcome, "why": why, "generation": generation, "decided": now}
         self._tables.set("control_raw", row)
         if outcome in ("applied", "unchanged"):
             self.last_applied = now
+
+    def _ignored_fields(self, message: int) -> str:
+        """Name the fields of a message that are unknown, if it has any."""
+        raw = (self._tables.row("control_raw", message) or {}).get("raw")
+        read = parse(raw.encode()) if raw else None
+        return f"ignored: {_shown(read.ignored)}" if isinstance(read, ControlMessage) and read.ignored else ""
+
+
+def _shown(names: Sequence[str]) -> str:
+    """Name fields that a stranger has named: not all, and not at any length."""
+    more = ["..."] if len(names) > IGNORED_SHOWN_MAX else []
+    return ", ".join([*(ascii(name)[:80] for name in names[:IGNORED_SHOWN_MAX]), *more])
 
 
 def _id(record: ControlRecord) -> int:

@@ -112,7 +112,7 @@ class Orchestrator:
         kept = {self._left_over.name} if self._left_over else set()
         rows = self._tables.rows("generations")
         self._kept = {
-            row["generation"]: status.pointed_by(row, Wanted.by(self._spec))
+            row["generation"]: status.pointed_by(row, self._spec)
             for row in rows
             if row["generation"] in stored.keys() - kept and row.get("lost") and row["state"] not in ENDED
         }
@@ -143,7 +143,7 @@ class Orchestrator:
             live = self._running.live = RunningGeneration(self._ground, left_over.name, wanted, topics, "live")
             live.started, live.switched = left_over.begun, left_over.published
             self._left_over = None
-            tell("resumed", generation=live.name, sequence=left_over.sequence, **status.pointed_to(wanted))
+            tell("resumed", generation=live.name, sequence=left_over.sequence, **status.pointed_to(wanted, self._spec))
             if wanted == self._decisions.wanted:
                 was_live = wanted == self._decisions.settled
                 self._decisions.concluded(wanted, live.name, "it is live", was_live=was_live)
@@ -206,7 +206,7 @@ class Orchestrator:
             name = self._left_over.name
             if self._left_over_lost:
                 row = self._tables.row("generations", name) or {}
-                self._keep(name, status.pointed_by(row, Wanted.by(self._spec)), self._left_over_lost)
+                self._keep(name, status.pointed_by(row, self._spec), self._left_over_lost)
             else:
                 self._free(name)
                 self._telling.ended(name, "retired", "it could not be resumed, and another is live")
@@ -257,7 +257,7 @@ class Orchestrator:
         self._last_number += 1
         name = f"g{self._last_number}-{self._fingerprint(wanted, topics)}"
         build = self._running.build = RunningGeneration(self._ground, name, wanted, topics)
-        tell("build", generation=name, **status.pointed_to(wanted), records=build.records_to_read)
+        tell("build", generation=name, **status.pointed_to(wanted, self._spec), records=build.records_to_read)
         self._telling.is_due_now()
         self._supervision.start(build)
 

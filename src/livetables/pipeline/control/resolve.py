@@ -8,9 +8,15 @@ from fnmatch import fnmatchcase
 from typing import Literal
 
 from livetables.config.settings import choice
-from livetables.model.control_message import ControlMessage, Unreadable
-from livetables.model.spec import JOIN_CURE, TOPIC_CURE, GenerationSpec, is_topic_name, join_called
-from livetables.pipeline.generations.wanted import SWITCHED_VIEW, Wanted
+from livetables.model.control_message import (
+    JOIN_FIELD,
+    JOIN_SUFFIX,
+    ControlMessage,
+    Unreadable,
+    topic_field,
+)
+from livetables.model.spec import JOIN_CURE, TOPIC_CURE, GenerationSpec, JoinType, is_topic_name, join_called
+from livetables.pipeline.generations.wanted import Wanted
 
 Outcome = Literal["applied", "unchanged", "superseded", "rejected", "failed"]
 
@@ -97,18 +103,20 @@ class Resolver:
                 names = ", ".join(standing.kept) or "none is"
                 return Rejected(f"generation {ascii(message.discard)[:80]} is not kept; kept: {names}")
             return Discard(message.discard)
-        refused = self._refused(message, standing, unusable or {})
+        refused = self._refused(message, unusable or {})
         if refused:
             return Rejected(refused)
-        join = join_called(message.join) if message.join else standing.wanted.join
-        resolved = Wanted({**standing.wanted.topics, **message.topics}, join)
+        joins = self._joins(message)
+        if isinstance(joins, str):
+            return Rejected(joins)
+        resolved = Wanted({**standing.wanted.topics, **message.topics}, {**standing.wanted.joins, **joins})
         return Unchanged() if resolved == standing.wanted else Build(resolved)
 
-    def _refused(self, message: ControlMessage, standing: Standing, unusable: Mapping[str, str]) -> str | None:
+    def _refused(self, message: ControlMessage, unusable: Mapping[str, str]) -> str | None:
         tables = [table.name for table in self.spec.tables]
         for table, topic in message.topics.items():
             if table not in tables:
-                cure = choice(f"{table}Topic", [f"{name}Topic" for name in tables])
+                cure = choice(topic_field(table), [topic_field(name) for name in tables])
                 return f"there is no table {ascii(table)[:80]}; {cure}"
             if not is_topic_name(topic):
                 return f"{table}Topic is no name of a topic; {TOPIC_CURE}"
@@ -119,12 +127,27 @@ class Resolver:
                 return f"{table}Topic is {topic}, which control messages may not name; control.topics allows {allowed}"
             if topic in unusable:
                 return unusable[topic]
-        if message.join is not None:
-            if join_called(message.join) is None:
-                return f"there is no join {ascii(message.join)[:80]}; {JOIN_CURE}"
-            if standing.wanted.join is None:
-                return f"no view follows joinType; declare one called {SWITCHED_VIEW}"
         return None
+
+    def _joins(self, message: ControlMessage) -> dict[str, JoinType] | str:
+        """Return the joins that a message asks for, by view, or why it cannot have them."""
+        fields = [f"{view.name}{JOIN_SUFFIX}" for view in self.spec.views]
+        asked = [(f"{view}{JOIN_SUFFIX}", view, name) for view, name in message.joins.items()]
+        if message.join is not None and self.spec.join_type_view is not None:
+            asked.insert(0, (JOIN_FIELD, self.spec.join_type_view, message.join))
+        elif message.join is not None:
+            known = f"name the view: {', '.join(fields)}" if fields else "no view is declared"
+            return f"{JOIN_FIELD} means no view of this configuration; {known}"
+        joins: dict[str, JoinType] = {}
+        for field, view, name in asked:
+            if all(view != each.name for each in self.spec.views):
+                return f"there is no view {ascii(view)[:80]}; {choice(field, fields) if fields else 'none is declared'}"
+            join = join_called(name)
+            if join is None:
+                return f"there is no join {ascii(name)[:80]}; {JOIN_CURE}"
+            if joins.setdefault(view, join) != join:
+                return f"{JOIN_FIELD} and {field} ask for different joins of {view}; give one of them"
+        return joins
 
     def _may_name(self, table: str, topic: str) -> bool:
         is_configured = any(each.name == table and each.topic == topic for each in self.spec.tables)

@@ -74,7 +74,7 @@ class Telling:
             "orchestrator_status",
             {
                 "_id": status.ONLY_ROW,
-                **status.pointed_to(live.wanted if live else self._decisions.settled),
+                **status.pointed_to(live.wanted if live else self._decisions.settled, self._tables.spec),
                 "lastApplied": self._decisions.last_applied,
                 "generation": shown,
                 "state": state,
@@ -90,7 +90,8 @@ class Telling:
 
     def waits(self, left_over: str | None, problem: str) -> None:
         """Nothing can begin: what is shown, if anything, is as it was."""
-        known = self._tables.row("orchestrator_status", status.ONLY_ROW) or status.pointed_to(self._decisions.settled)
+        settled = status.pointed_to(self._decisions.settled, self._tables.spec)
+        known = self._tables.row("orchestrator_status", status.ONLY_ROW) or settled
         self._tables.set(
             "orchestrator_status", {**known, "_id": status.ONLY_ROW, "state": "failed", "message": problem}
         )
@@ -101,7 +102,7 @@ class Telling:
     def is_live(self, generation: RunningGeneration) -> None:
         """A generation is what people see now."""
         topics = ", ".join(f"{table} from {topic}" for table, topic in generation.wanted.topics.items())
-        joined = f", joined {generation.wanted.join}" if generation.wanted.join else ""
+        joined = "".join(f", {view} joined {join}" for view, join in generation.wanted.joins.items())
         tell("ready", generation=generation.name)
         self._say(f"live: {generation.name}, {topics}{joined}")
         self.is_due_now()
@@ -154,7 +155,7 @@ def _pace(generation: RunningGeneration) -> str:
 def _row(generation: RunningGeneration) -> status.Row:
     return {
         "generation": generation.name,
-        **status.pointed_to(generation.wanted),
+        **status.pointed_to(generation.wanted, generation.spec),
         "state": generation.state,
         "started": generation.started,
         "switched": generation.switched,

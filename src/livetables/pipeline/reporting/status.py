@@ -18,7 +18,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from livetables.model.change import Batch, TableChanges, TableShape
-from livetables.model.control_message import JOIN_FIELD, TOPIC_SUFFIX, ControlMessage, Unreadable
+from livetables.model.control_message import JOIN_FIELD, ControlMessage, Unreadable, join_field, topic_field
 from livetables.model.spec import GenerationSpec
 from livetables.pipeline.generations.wanted import Wanted
 
@@ -32,8 +32,7 @@ RAW_CHARACTERS_MAX = 10_000
 
 def shapes(spec: GenerationSpec) -> tuple[TableShape, ...]:
     """The status tables, for a configuration with these tables."""
-    topics = [(f"{table.name}{TOPIC_SUFFIX}", pa.string()) for table in spec.tables]
-    pointed = [*topics, (JOIN_FIELD, pa.string())]
+    pointed = [(name, pa.string()) for name in pointed_to(Wanted.by(spec), spec)]
     return (
         TableShape(
             "orchestrator_status",
@@ -96,23 +95,28 @@ def name_for(tables: Iterable[TableShape]) -> str:
     return f"status-{hashlib.sha256(said.encode()).hexdigest()[:8]}"
 
 
-def pointed_to(wanted: Wanted) -> dict[str, str | None]:
-    """The columns that tell topics and join."""
-    return {**{f"{table}{TOPIC_SUFFIX}": topic for table, topic in wanted.topics.items()}, JOIN_FIELD: wanted.join}
+def pointed_to(wanted: Wanted, spec: GenerationSpec) -> dict[str, str | None]:
+    """Return the columns with the topics and joins: joinType always, and one for each view that it does not mean."""
+    topics = {topic_field(table): topic for table, topic in wanted.topics.items()}
+    return {**topics, JOIN_FIELD: None, **{join_field(spec, view): join for view, join in wanted.joins.items()}}
 
 
-def pointed_by(row: Row, default: Wanted) -> Wanted:
-    """What a generation was for, by its row; where tables have been declared since, as they are declared."""
-    topics = {table: row.get(f"{table}{TOPIC_SUFFIX}") or topic for table, topic in default.topics.items()}
-    return Wanted(topics, default.join and (row.get(JOIN_FIELD) or default.join))
+def pointed_by(row: Row, spec: GenerationSpec) -> Wanted:
+    """Return what a generation was for, by its row; what has been declared since, as it is declared."""
+    default = Wanted.by(spec)
+    return Wanted(
+        {table: row.get(topic_field(table)) or topic for table, topic in default.topics.items()},
+        {view: row.get(join_field(spec, view)) or join for view, join in default.joins.items()},
+    )
 
 
-def asked_for(message: ControlMessage | Unreadable) -> dict[str, str | bool | None]:
-    """The columns that tell what a message has, as it has it."""
+def asked_for(message: ControlMessage | Unreadable, spec: GenerationSpec) -> dict[str, str | bool | None]:
+    """Return the columns with what a message has, as it has it."""
     if isinstance(message, Unreadable):
         return {}
-    topics = {f"{table}{TOPIC_SUFFIX}": topic for table, topic in message.topics.items()}
-    return {**topics, JOIN_FIELD: message.join, "rollback": message.rollback or None}
+    topics = {topic_field(table): topic for table, topic in message.topics.items()}
+    joins = {join_field(spec, view): join for view, join in message.joins.items()}
+    return {**topics, JOIN_FIELD: message.join, **joins, "rollback": message.rollback or None}
 
 
 def readable(value: bytes | None) -> str | None:

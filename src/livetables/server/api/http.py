@@ -50,7 +50,7 @@ from livetables.server.api.gate import (
 from livetables.server.api.messages import (
     MAX_SQL_ROWS,
     Column,
-    ControlMessage,
+    ControlFields,
     ControlReceipt,
     GenerationStatus,
     Health,
@@ -382,7 +382,7 @@ def status(request: Request, services: Shared) -> ServerStatus:
     responses=_problems(400, 422, 429, 503, 504),
 )
 async def control(
-    message: ControlMessage, request: Request, services: Shared, idempotency_key: IdempotencyKey = None
+    message: ControlFields, request: Request, services: Shared, idempotency_key: IdempotencyKey = None
 ) -> ControlReceipt:
     slots: CapacityLimiter = request.app.state.control_slots
     send = partial(services.control.send, message.fields, message_id=idempotency_key)

@@ -21,7 +21,7 @@ from livetables.pipeline.control.resolve import (
     Unchanged,
 )
 from livetables.pipeline.generations.wanted import Wanted
-from livetables.pipeline.log import tell, warn
+from livetables.pipeline.log import log_event, warn
 from livetables.pipeline.reporting import status
 from livetables.pipeline.reporting.status_tables import StatusTables
 
@@ -62,7 +62,7 @@ class Decisions:
         self._is_restoring = True
         counted = [place for place in known if place not in repeated]
         self._waiting = {counted[place]: "superseded" for place in restored.waiting}
-        tell(
+        log_event(
             "control_read",
             messages=len(records),
             undecided=len(self.undecided),
@@ -86,7 +86,7 @@ class Decisions:
         first = self._first_of(record, message)
         if first is not record:
             self._settle(_id(record), "unchanged", f"it is message {_place(first)}, sent twice")
-            tell("repeated", partition=record.partition, offset=record.offset, first=first.offset)
+            log_event("repeated", partition=record.partition, offset=record.offset, first=first.offset)
             return Unchanged()
         previous = self._previous if lingering is None and self._is_restoring else lingering
         plan = self._resolver.resolve(message, Standing(self.wanted, previous, tuple(kept)), unusable)
@@ -94,19 +94,19 @@ class Decisions:
             case Rejected(reason):
                 self._settle(_id(record), "rejected", reason)
                 self.notice = f"message {_place(record)} was rejected: {reason}"
-                tell("rejected", partition=record.partition, offset=record.offset, why=reason)
+                log_event("rejected", partition=record.partition, offset=record.offset, why=reason)
             case Unchanged():
                 self._waiting[_id(record)] = "unchanged"
                 self.notice = ""
-                tell("resolved", **status.pointed_to(self.wanted, self._resolver.spec), changed=False)
+                log_event("resolved", **status.pointed_to(self.wanted, self._resolver.spec), changed=False)
             case Discard(generation):
-                tell("resolved", discard=generation)
+                log_event("resolved", discard=generation)
             case Build(wanted) | Rollback(wanted):
                 self._supersede(record)
                 self._waiting[_id(record)] = "applied"
                 self._previous, self.wanted = self.wanted, wanted
                 self.notice = ""
-                tell("resolved", **status.pointed_to(wanted, self._resolver.spec), changed=True)
+                log_event("resolved", **status.pointed_to(wanted, self._resolver.spec), changed=True)
         return plan
 
     def decided(self) -> None:
@@ -140,7 +140,7 @@ class Decisions:
         self._waiting = {}
         self.wanted = self.settled
         self.notice = f"{outcome}: {reason}"
-        tell(outcome, why=reason)
+        log_event(outcome, why=reason)
 
     def _decided_before(self, record: ControlRecord) -> Decided | None:
         """What became of a message before the start. A topic that was created again may have another at its place."""
@@ -163,7 +163,7 @@ class Decisions:
             "control_raw", {**place, "raw": raw, **status.asked_for(message, self._resolver.spec), **undecided}
         )
         ignored = _shown(message.ignored) if isinstance(message, ControlMessage) and message.ignored else None
-        tell("control", partition=record.partition, offset=record.offset, value=raw, ignored=ignored)
+        log_event("control", partition=record.partition, offset=record.offset, value=raw, ignored=ignored)
 
     def _first_of(self, record: ControlRecord, message: ControlMessage | Unreadable) -> ControlRecord:
         """The first record that has the id of this one: another one, if a lost answer had it sent twice."""

@@ -21,7 +21,7 @@ from livetables.pipeline.generations.generation import NAME, Ground, RunningGene
 from livetables.pipeline.generations.state import ENDED, Event, to_retire
 from livetables.pipeline.generations.supervision import Running, Supervision
 from livetables.pipeline.generations.wanted import Wanted
-from livetables.pipeline.log import tell
+from livetables.pipeline.log import log_event
 from livetables.pipeline.reporting import status
 from livetables.pipeline.reporting.reporter import Telling
 from livetables.pipeline.reporting.status_tables import StatusTables
@@ -90,7 +90,7 @@ class Orchestrator:
                     raise  # another pipeline has taken over: nothing that this one does counts any more
                 except LivetablesError as error:
                     if name not in self._hampered:
-                        tell("hampered", step=name, problem=error.problem)
+                        log_event("hampered", step=name, problem=error.problem)
                     self._hampered[name] = error
 
     def stop(self) -> None:
@@ -143,7 +143,9 @@ class Orchestrator:
             live = self._running.live = RunningGeneration(self._ground, left_over.name, wanted, topics, "live")
             live.started, live.switched = left_over.begun, left_over.published
             self._left_over = None
-            tell("resumed", generation=live.name, sequence=left_over.sequence, **status.pointed_to(wanted, self._spec))
+            log_event(
+                "resumed", generation=live.name, sequence=left_over.sequence, **status.pointed_to(wanted, self._spec)
+            )
             if wanted == self._decisions.wanted:
                 was_live = wanted == self._decisions.settled
                 self._decisions.concluded(wanted, live.name, "it is live", was_live=was_live)
@@ -245,7 +247,7 @@ class Orchestrator:
         hampered = next((error.problem for error in self._hampered.values()), None)
         trouble = self._inbox.trouble
         away = f"{trouble.problem}; {trouble.cure}" if trouble else None
-        self._telling.tell(self._left_over.name if self._left_over else None, hampered or away)
+        self._telling.report(self._left_over.name if self._left_over else None, hampered or away)
 
     # Building beside, switching once
 
@@ -257,7 +259,7 @@ class Orchestrator:
         self._last_number += 1
         name = f"g{self._last_number}-{self._fingerprint(wanted, topics)}"
         build = self._running.build = RunningGeneration(self._ground, name, wanted, topics)
-        tell("build", generation=name, **status.pointed_to(wanted, self._spec), records=build.records_to_read)
+        log_event("build", generation=name, **status.pointed_to(wanted, self._spec), records=build.records_to_read)
         self._telling.is_due_now()
         self._supervision.start(build)
 
@@ -276,7 +278,7 @@ class Orchestrator:
         if build.has_read_all and build.mode == "real_time" and build.is_working():
             if not build.is_following and seconds < self._ground.config.generations.switch_after_seconds:
                 return
-            tell("caught_up", generation=build.name, records=to_read, seconds=f"{seconds:.1f}")
+            log_event("caught_up", generation=build.name, records=to_read, seconds=f"{seconds:.1f}")
             why = f"it has caught up with {to_read:,} records"
         elif (
             build.is_working()
@@ -345,7 +347,7 @@ class Orchestrator:
             return ""
         self._telling.loses(before.name, records)
         for topic, count in lost.items():
-            tell("loses", generation=before.name, successor=successor.name, topic=topic, records=count)
+            log_event("loses", generation=before.name, successor=successor.name, topic=topic, records=count)
         topics = " and ".join(f"{count:,} records of topic {topic}" for topic, count in lost.items())
         return f"Kafka no longer has {topics}; {_kept_why(before.name, records)}"
 
@@ -353,14 +355,14 @@ class Orchestrator:
         """Let an old generation stay, without a query, until somebody says that it may go."""
         self._kept[name] = wanted
         self._telling.kept(name, _kept_why(name, records))
-        tell("kept", generation=name, records=records)
+        log_event("kept", generation=name, records=records)
 
     def _discard(self, name: str) -> None:
         """Remove a generation that was kept."""
         self._free(name)
         del self._kept[name]
         self._telling.ended(name, "retired", "a control message discarded it")
-        tell("retired", generation=name, why="a control message discarded it")
+        log_event("retired", generation=name, why="a control message discarded it")
         self._decisions.discarded(name)
 
     def _woken(self, name: str) -> RunningGeneration:
@@ -395,11 +397,11 @@ class Orchestrator:
         before, self._running.live = self._running.live, generation
         generation.move("published")
         generation.switched = datetime.now(UTC)
-        tell("switched", generation=generation.name, before=before.name if before else None, why=why)
+        log_event("switched", generation=generation.name, before=before.name if before else None, why=why)
         if before:
             before.move("replaced")
             self._running.lingering.insert(0, before)
-            tell("lingering", generation=before.name, why=before.outdated)
+            log_event("lingering", generation=before.name, why=before.outdated)
         generation.lost = 0
         self._decisions.concluded(generation.wanted, generation.name, why, was_live=False)
         self._decisions.notice = lost
@@ -411,7 +413,7 @@ class Orchestrator:
         self._free(generation.name)
         generation.move(event)
         self._telling.ended(generation.name, generation.state, why)
-        tell(generation.state, generation=generation.name, why=why)
+        log_event(generation.state, generation=generation.name, why=why)
 
     def _free(self, name: str) -> None:
         self._sink.drop(name)

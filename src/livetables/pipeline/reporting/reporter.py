@@ -13,7 +13,7 @@ from livetables.pipeline.generations.generation import RunningGeneration
 from livetables.pipeline.generations.state import STATES
 from livetables.pipeline.generations.supervision import Running
 from livetables.pipeline.generations.wanted import Wanted
-from livetables.pipeline.log import tell
+from livetables.pipeline.log import log_event
 from livetables.pipeline.reporting import status
 from livetables.pipeline.reporting.status_tables import StatusTables
 from livetables.pipeline.server_client import FlightSink
@@ -55,7 +55,7 @@ class Telling:
         """Something has happened."""
         self._tell_due = 0.0
 
-    def tell(self, left_over: str | None, hampered: str | None) -> None:
+    def report(self, left_over: str | None, hampered: str | None) -> None:
         """Bring the status tables up to date, and report how far behind what is shown is.
 
         What is shown may be a generation that was `left_over`; `hampered` says what keeps the loop from its work.
@@ -103,7 +103,7 @@ class Telling:
         """A generation is what people see now."""
         topics = ", ".join(f"{table} from {topic}" for table, topic in generation.wanted.topics.items())
         joined = "".join(f", {view} joined {join}" for view, join in generation.wanted.joins.items())
-        tell("ready", generation=generation.name)
+        log_event("ready", generation=generation.name)
         self._say(f"live: {generation.name}, {topics}{joined}")
         self.is_due_now()
 

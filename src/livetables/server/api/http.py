@@ -202,7 +202,7 @@ class Chunks(StreamingResponse):
                 raise
             # Returning without the end of the body closes the connection.
             client = scope.get("client") or ("?",)
-            throttle.tell(log, "export_stalled", logging.WARNING, client=client[0], seconds=STALLED_SECONDS_MAX)
+            throttle.log_event(log, "export_stalled", logging.WARNING, client=client[0], seconds=STALLED_SECONDS_MAX)
         finally:
             with CancelScope(shield=True):
                 await run_in_threadpool(self._close)

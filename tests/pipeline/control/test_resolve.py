@@ -12,13 +12,13 @@ from livetables.model.control_message import ControlMessage, Unreadable, parse
 from livetables.model.spec import Column, GenerationSpec, Table, View
 from livetables.pipeline.control.resolve import (
     Build,
+    ControlState,
     Decided,
     Outcome,
     Plan,
     Rejected,
     Resolver,
     Rollback,
-    Standing,
     Unchanged,
 )
 from livetables.pipeline.generations.wanted import Wanted
@@ -39,7 +39,7 @@ RESOLVER = Resolver(SPEC, "control")
 
 
 def resolved(message: ControlMessage | Unreadable, wanted: Wanted = START, spec: GenerationSpec = SPEC) -> Plan:
-    return Resolver(spec, "control").resolve(message, Standing(wanted))
+    return Resolver(spec, "control").resolve(message, ControlState(wanted))
 
 
 def test_the_configuration_is_what_is_wanted_first() -> None:
@@ -80,8 +80,8 @@ def test_a_join_is_known_by_the_beginning_of_its_name(name: str, join: str) -> N
 
 def test_the_control_topic_of_another_cluster_is_no_topic_of_this_one() -> None:
     message = ControlMessage({"users": "control"})
-    assert isinstance(Resolver(SPEC, "control").resolve(message, Standing(START)), Rejected)
-    assert isinstance(Resolver(SPEC, None).resolve(message, Standing(START)), Build)
+    assert isinstance(Resolver(SPEC, "control").resolve(message, ControlState(START)), Rejected)
+    assert isinstance(Resolver(SPEC, None).resolve(message, ControlState(START)), Build)
 
 
 @pytest.mark.parametrize(
@@ -195,14 +195,14 @@ def test_a_lookback_goes_with_the_asof_that_it_is_for() -> None:
 
 def test_a_topic_that_cannot_be_read_is_rejected_with_its_reason() -> None:
     unusable = {"u2": 'topic "u2" does not exist; create it'}
-    assert RESOLVER.resolve(ControlMessage({"users": "u2"}), Standing(START), unusable) == Rejected(unusable["u2"])
-    assert isinstance(RESOLVER.resolve(ControlMessage({"users": "u3"}), Standing(START), unusable), Build)
+    assert RESOLVER.resolve(ControlMessage({"users": "u2"}), ControlState(START), unusable) == Rejected(unusable["u2"])
+    assert isinstance(RESOLVER.resolve(ControlMessage({"users": "u3"}), ControlState(START), unusable), Build)
 
 
 def test_a_rollback_returns_to_what_was_before_and_is_rejected_without_it() -> None:
     before = Wanted(START.topics, {"final_ui": "inner"})
-    assert RESOLVER.resolve(ControlMessage(rollback=True), Standing(START, before)) == Rollback(before)
-    rejected = RESOLVER.resolve(ControlMessage(rollback=True), Standing(START))
+    assert RESOLVER.resolve(ControlMessage(rollback=True), ControlState(START, before)) == Rollback(before)
+    rejected = RESOLVER.resolve(ControlMessage(rollback=True), ControlState(START))
     assert isinstance(rejected, Rejected)
     assert "keep_generations" in rejected.reason
 
@@ -212,15 +212,15 @@ def join(kind: str, outcome: Outcome) -> Decided:
 
 
 def with_join(kind: str) -> Wanted:
-    message = RESOLVER.resolve(ControlMessage(join=kind), Standing(START))
+    message = RESOLVER.resolve(ControlMessage(join=kind), ControlState(START))
     assert isinstance(message, Build)
     return message.wanted
 
 
 def test_what_was_rejected_or_failed_is_not_wanted_after_a_restart() -> None:
     restored = RESOLVER.restored([join("inner", "applied"), join("asof", "failed"), join("natural", "rejected")])
-    assert restored.applied == restored.standing.wanted == with_join("inner")
-    assert restored.standing.previous == START
+    assert restored.applied == restored.state.wanted == with_join("inner")
+    assert restored.state.previous == START
     assert restored.waiting == ()
 
 
@@ -228,22 +228,22 @@ def test_superseded_messages_go_into_what_was_applied_after_them() -> None:
     topic = Decided(ControlMessage({"users": "u2"}), "superseded")
     restored = RESOLVER.restored([topic, join("inner", "applied")])
     assert restored.applied == Wanted({"users": "u2", "accounts": "account"}, {"final_ui": "inner"})
-    assert restored.standing.previous == START
+    assert restored.state.previous == START
 
 
 def test_superseded_messages_wait_for_the_one_that_is_not_decided() -> None:
     topic = Decided(ControlMessage({"users": "u2"}), "superseded")
     restored = RESOLVER.restored([join("inner", "applied"), topic])
     assert restored.applied == with_join("inner")
-    assert restored.standing.wanted == Wanted({"users": "u2", "accounts": "account"}, {"final_ui": "inner"})
+    assert restored.state.wanted == Wanted({"users": "u2", "accounts": "account"}, {"final_ui": "inner"})
     assert restored.waiting == (1,)
 
 
 def test_a_rollback_is_restored_to_where_it_went() -> None:
     rollback = Decided(ControlMessage(rollback=True), "applied", with_join("inner"))
     restored = RESOLVER.restored([join("inner", "applied"), join("asof", "applied"), rollback])
-    assert restored.applied == restored.standing.wanted == with_join("inner")
-    assert restored.standing.previous == with_join("asof")
+    assert restored.applied == restored.state.wanted == with_join("inner")
+    assert restored.state.previous == with_join("asof")
 
 
 def test_the_configuration_of_today_is_what_messages_are_on_top_of() -> None:
@@ -261,7 +261,7 @@ def test_the_configuration_of_today_is_what_messages_are_on_top_of() -> None:
 )
 def test_messages_name_only_topics_that_are_allowed_or_configured(topic: str, is_allowed: bool) -> None:
     resolver = Resolver(SPEC, "control", ("shop.*",))
-    plan = resolver.resolve(ControlMessage({"users": topic}), Standing(Wanted.by(SPEC)))
+    plan = resolver.resolve(ControlMessage({"users": topic}), ControlState(Wanted.by(SPEC)))
     if is_allowed:
         assert isinstance(plan, Build | Unchanged)
     else:
@@ -273,13 +273,13 @@ def test_messages_name_only_topics_that_are_allowed_or_configured(topic: str, is
 
 def test_a_message_for_another_system_is_rejected_by_one_that_has_a_name() -> None:
     message = ControlMessage(join="inner", system="staging")
-    plan = Resolver(SPEC, "control", system="production").resolve(message, Standing(Wanted.by(SPEC)))
+    plan = Resolver(SPEC, "control", system="production").resolve(message, ControlState(Wanted.by(SPEC)))
     assert plan == Rejected("it is for the system 'staging'; this one is production (control.system)")
     for system in ("staging", None):  # its own name, and none
         resolver = Resolver(SPEC, "control", system=system)
-        assert isinstance(resolver.resolve(message, Standing(Wanted.by(SPEC))), Build)
+        assert isinstance(resolver.resolve(message, ControlState(Wanted.by(SPEC))), Build)
 
 
 def test_a_message_without_a_system_is_for_all() -> None:
     resolver = Resolver(SPEC, "control", system="production")
-    assert isinstance(resolver.resolve(ControlMessage(join="inner"), Standing(Wanted.by(SPEC))), Build)
+    assert isinstance(resolver.resolve(ControlMessage(join="inner"), ControlState(Wanted.by(SPEC))), Build)

@@ -10,6 +10,7 @@ from livetables.model.control_message import ControlMessage, Unreadable, parse
 from livetables.model.spec import record_id
 from livetables.pipeline.control.resolve import (
     Build,
+    ControlState,
     Decided,
     Discard,
     Outcome,
@@ -17,7 +18,6 @@ from livetables.pipeline.control.resolve import (
     Rejected,
     Resolver,
     Rollback,
-    Standing,
     Unchanged,
 )
 from livetables.pipeline.generations.wanted import Wanted
@@ -29,7 +29,7 @@ IGNORED_SHOWN_MAX = 5  # names of unknown fields
 
 
 class Decisions:
-    """Decides on messages in the order in which they come. Its outcomes are rows of `control_raw`.
+    """Decisions on messages, in the order in which they come. Their outcomes are rows of `control_raw`.
 
     Messages that came while a build was under way *wait* for its end: the last that asked for one, and those that went
     into what it asked for. When the build fails they all have failed, and what was applied last is wanted again.
@@ -55,10 +55,10 @@ class Decisions:
         repeated = {_id(record) for record in records if self._first_of(record, parse(record.value)) is not record}
         # One that was sent twice counts once, where it came first.
         restored = self._resolver.restored(each for place, each in known.items() if place not in repeated)
-        self.settled, self.wanted = restored.applied, restored.standing.wanted
+        self.settled, self.wanted = restored.applied, restored.state.wanted
         self.last_applied = next((row["lastApplied"] for row in self._tables.rows("orchestrator_status")), None)
         self.undecided = [record for record in records if _id(record) not in known]
-        self._previous = restored.standing.previous
+        self._previous = restored.state.previous
         self._is_restoring = True
         counted = [place for place in known if place not in repeated]
         self._waiting = {counted[place]: "superseded" for place in restored.waiting}
@@ -70,12 +70,12 @@ class Decisions:
         )
 
     def topics_asked_for(self) -> set[str]:
-        """The topics that undecided messages name."""
+        """Return the topics that undecided messages name."""
         messages = [parse(record.value) for record in self.undecided]
         return {topic for each in messages if isinstance(each, ControlMessage) for topic in each.topics.values()}
 
     def decide(self, unusable: Mapping[str, str], lingering: Wanted | None, kept: Iterable[str] = ()) -> Plan:
-        """Decide on the first undecided message: `unusable` tells why topics cannot be read.
+        """Decide on the first undecided message: `unusable` has why topics cannot be read.
 
         A Rollback or a Discard is the caller's to make before it is `decided`; everything else is done.
         """
@@ -89,7 +89,7 @@ class Decisions:
             log_event("repeated", partition=record.partition, offset=record.offset, first=first.offset)
             return Unchanged()
         previous = self._previous if lingering is None and self._is_restoring else lingering
-        plan = self._resolver.resolve(message, Standing(self.wanted, previous, tuple(kept)), unusable)
+        plan = self._resolver.resolve(message, ControlState(self.wanted, previous, tuple(kept)), unusable)
         match plan:
             case Rejected(reason):
                 self._settle(_id(record), "rejected", reason)
@@ -110,12 +110,12 @@ class Decisions:
         return plan
 
     def decided(self) -> None:
-        """The first undecided message is done with."""
+        """Remove the first undecided message: it is done with."""
         del self.undecided[0]
         self._is_restoring = self._is_restoring and bool(self.undecided)
 
     def discarded(self, generation: str) -> None:
-        """The first undecided message asked to remove a generation, which is gone."""
+        """Settle the first undecided message, which asked to remove a generation: it is gone."""
         self._settle(_id(self.undecided[0]), "applied", f"{generation} was removed", generation)
         self.notice = ""
 
@@ -124,7 +124,7 @@ class Decisions:
         return bool(self._waiting)
 
     def concluded(self, wanted: Wanted, generation: str, why: str, *, was_live: bool) -> None:
-        """What was wanted is live, or was so all the time."""
+        """Settle what waits: what was wanted is live, or was so all the time."""
         self.settled = self.wanted = wanted
         for message, outcome in self._waiting.items():
             if outcome != "superseded":
@@ -133,7 +133,7 @@ class Decisions:
         self.last_applied = self.last_applied or datetime.now(UTC)
 
     def failed(self, outcome: Outcome, reason: str) -> None:
-        """What was wanted cannot be had: what was applied last is wanted again."""
+        """Settle what waits: what was wanted failed, and what was applied last is wanted again."""
         for message, hoped in self._waiting.items():
             why = reason if hoped == "applied" else f"the message that it went into did not come to be live: {reason}"
             self._settle(message, outcome, why)
@@ -143,7 +143,7 @@ class Decisions:
         log_event(outcome, why=reason)
 
     def _decided_before(self, record: ControlRecord) -> Decided | None:
-        """What became of a message before the start. A topic that was created again may have another at its place."""
+        """Return what became of a message before the start. A topic created again may have another at its place."""
         row = self._tables.row("control_raw", _id(record))
         if not row or row["ts"] != record.timestamp or row["raw"] != status.readable(record.value):
             return None
@@ -166,7 +166,7 @@ class Decisions:
         log_event("control", partition=record.partition, offset=record.offset, value=raw, ignored=ignored)
 
     def _first_of(self, record: ControlRecord, message: ControlMessage | Unreadable) -> ControlRecord:
-        """The first record that has the id of this one: another one, if a lost answer had it sent twice."""
+        """Return the first record that has the id of this one: another one, if a lost answer had it sent twice."""
         message_id = message.message_id if isinstance(message, ControlMessage) else None
         if message_id is None:
             return record

@@ -58,8 +58,8 @@ Plan = Build | Unchanged | Rollback | Discard | Rejected
 
 
 @dataclass(frozen=True)
-class Standing:
-    """Where things stand when a message comes."""
+class ControlState:
+    """State that a message is resolved against."""
 
     wanted: Wanted
     previous: Wanted | None = None  # what a rollback returns to, if anything
@@ -68,7 +68,7 @@ class Standing:
 
 @dataclass(frozen=True)
 class Resolver:
-    """What does not change from one message to the next."""
+    """Rules that turn messages into plans, with what does not change from one message to the next."""
 
     spec: GenerationSpec
     control_topic: str | None  # None: it is on another cluster, where no table is read
@@ -82,9 +82,9 @@ class Resolver:
         return system not in (None, self.system or self.name)
 
     def resolve(
-        self, message: ControlMessage | Unreadable, standing: Standing, unusable: Mapping[str, str] | None = None
+        self, message: ControlMessage | Unreadable, state: ControlState, unusable: Mapping[str, str] | None = None
     ) -> Plan:
-        """What is to be done for a message; `unusable` tells why topics among those it names cannot be read."""
+        """Return what to do for a message; `unusable` has why topics among those it names cannot be read."""
         if isinstance(message, Unreadable):
             return Rejected(message.reason)
         if self.system and self.is_foreign(message):
@@ -92,15 +92,15 @@ class Resolver:
                 f"it is for the system {ascii(message.system)[:120]}; this one is {self.system} (control.system)"
             )
         if message.rollback:
-            if standing.previous is None:
+            if state.previous is None:
                 return Rejected(
                     "there is no generation to go back to: an old one stays for generations.linger_seconds; "
                     "set generations.keep_generations to keep some for longer"
                 )
-            return Rollback(standing.previous)
+            return Rollback(state.previous)
         if message.discard:
-            if message.discard not in standing.kept:
-                names = ", ".join(standing.kept) or "none is"
+            if message.discard not in state.kept:
+                names = ", ".join(state.kept) or "none is"
                 return Rejected(f"generation {ascii(message.discard)[:80]} is not kept; kept: {names}")
             return Discard(message.discard)
         refused = self._refused(message, unusable or {})
@@ -109,8 +109,8 @@ class Resolver:
         joins = self._joins(message)
         if isinstance(joins, str):
             return Rejected(joins)
-        resolved = Wanted({**standing.wanted.topics, **message.topics}, {**standing.wanted.joins, **joins})
-        return Unchanged() if resolved == standing.wanted else Build(resolved)
+        resolved = Wanted({**state.wanted.topics, **message.topics}, {**state.wanted.joins, **joins})
+        return Unchanged() if resolved == state.wanted else Build(resolved)
 
     def _refused(self, message: ControlMessage, unusable: Mapping[str, str]) -> str | None:
         tables = [table.name for table in self.spec.tables]
@@ -158,7 +158,7 @@ class Resolver:
         )
 
     def restored(self, decided: Iterable[Decided]) -> Restored:
-        """What is wanted after messages that were decided on before, on top of the configuration as it is now."""
+        """Return what is wanted after messages that were decided on before, over the current configuration."""
         applied = wanted = Wanted.by(self.spec)
         previous: Wanted | None = None
         waiting: list[int] = []
@@ -166,7 +166,7 @@ class Resolver:
             is_discard = isinstance(each.message, ControlMessage) and each.message.discard
             if each.outcome in ("rejected", "failed") or is_discard:
                 continue
-            plan = self.resolve(each.message, Standing(wanted, previous))
+            plan = self.resolve(each.message, ControlState(wanted, previous))
             if each.rolled_back_to:
                 wanted = each.rolled_back_to
             elif isinstance(plan, Build | Rollback):
@@ -177,12 +177,12 @@ class Resolver:
             waiting.clear()
             if wanted != applied:
                 applied, previous = wanted, applied
-        return Restored(applied, Standing(wanted, previous), tuple(waiting))
+        return Restored(applied, ControlState(wanted, previous), tuple(waiting))
 
 
 @dataclass(frozen=True)
 class Decided:
-    """A message that was decided on. Where a rollback went to, the message itself does not tell."""
+    """Message that was decided on. The message itself does not have where a rollback went to."""
 
     message: ControlMessage | Unreadable
     outcome: Outcome
@@ -191,8 +191,8 @@ class Decided:
 
 @dataclass(frozen=True)
 class Restored:
-    """What decided messages came to. Those `waiting`, by their places, were superseded by one that is not decided."""
+    """Result of decided messages. Those `waiting`, by their places, were superseded by one that is not decided."""
 
     applied: Wanted
-    standing: Standing
+    state: ControlState
     waiting: tuple[int, ...]

@@ -19,7 +19,7 @@ BLOCKED_SECONDS = 2.0  # between two looks at topics that cannot be read
 
 
 @dataclass
-class Running:
+class RunningGenerations:
     """All generations that there are: at most one is live, at most one is being built to take its place."""
 
     live: RunningGeneration | None = None
@@ -34,7 +34,7 @@ class Running:
 class Supervision:
     """Starts queries, and starts again those that died, for as long as their topics are still those they read."""
 
-    def __init__(self, running: Running, topics: KafkaTopics, sink: FlightSink) -> None:
+    def __init__(self, running: RunningGenerations, topics: KafkaTopics, sink: FlightSink) -> None:
         self._running = running
         self._topics = topics
         self._sink = sink
@@ -48,7 +48,7 @@ class Supervision:
             self.count()
         for generation in self._running.all():
             if generation.has_died():
-                generation.bury()
+                generation.record_death()
                 log_event("query_died", generation=generation.name, tries=generation.tries, cause=generation.trouble)
             elif generation.tries and generation.is_steady():
                 self._works(generation)

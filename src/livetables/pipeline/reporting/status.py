@@ -1,4 +1,4 @@
-"""What the orchestrator tells of itself, as tables like any other. Pure: shapes, rows, and batches of changes.
+"""Status of the orchestrator, as tables like any other. Pure: shapes, rows, and batches of changes.
 
 | table | rows |
 |---|---|
@@ -31,7 +31,7 @@ RAW_CHARACTERS_MAX = 10_000
 
 
 def shapes(spec: GenerationSpec) -> tuple[TableShape, ...]:
-    """The status tables, for a configuration with these tables."""
+    """Return the status tables, for a configuration with these tables."""
     pointed = [(name, pa.string()) for name in pointed_to(Wanted.by(spec), spec)]
     return (
         TableShape(
@@ -90,9 +90,9 @@ def shapes(spec: GenerationSpec) -> tuple[TableShape, ...]:
 
 
 def name_for(tables: Iterable[TableShape]) -> str:
-    """What the generation of these tables is called: other tables, another name."""
-    said = repr([(shape.name, str(shape.schema), shape.key) for shape in tables])
-    return f"status-{hashlib.sha256(said.encode()).hexdigest()[:8]}"
+    """Return the name of the generation of these tables: other tables, another name."""
+    text = repr([(shape.name, str(shape.schema), shape.key) for shape in tables])
+    return f"status-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 def pointed_to(wanted: Wanted, spec: GenerationSpec) -> dict[str, str | None]:
@@ -120,7 +120,7 @@ def asked_for(message: ControlMessage | Unreadable, spec: GenerationSpec) -> dic
 
 
 def readable(value: bytes | None) -> str | None:
-    """A message's value as people can read it."""
+    """Return a message's value as people can read it."""
     return None if value is None else value.decode(errors="replace")[:RAW_CHARACTERS_MAX]
 
 
@@ -131,7 +131,7 @@ def batch(
     changed: Mapping[str, Sequence[Row]],
     gone: Mapping[str, Sequence[Any]] = MappingProxyType({}),
 ) -> Batch:
-    """The rows that changed, and the keys of those that are gone, as a batch.
+    """Return the rows that changed, and the keys of those that are gone, as a batch.
 
     What a row does not have is null, and what its table does not have is left.
     """
@@ -154,6 +154,6 @@ def batch(
 
 
 def _keys(shape: TableShape, keys: Sequence[Any]) -> pa.Table:
-    """Rows to delete, by the one column that tells a status table's rows apart."""
+    """Return rows to delete, by the one column that identifies a status table's rows."""
     (name,) = shape.key
     return pa.table({name: pa.array(keys, shape.schema.field(name).type)}) if keys else pa.table({})

@@ -51,7 +51,7 @@ from livetables.server.relays.messages import (
 )
 
 START_SECONDS = 15.0
-TELL_SECONDS = 1.0
+REPORT_SECONDS = 1.0
 SILENT_SECONDS = 30.0  # a relay sends counts every second
 DELAY_SECONDS_MAX = 30.0
 HEALTHY_SECONDS = 60.0  # a relay that has lived so long has not died of what the one before it died of
@@ -178,7 +178,7 @@ class Relays:
     async def _tell(self) -> None:
         """Tell the relays every second what they tell their clients. Runs forever."""
         while True:
-            await asyncio.sleep(TELL_SECONDS)
+            await asyncio.sleep(REPORT_SECONDS)
             for link in self._links:
                 try:
                     link.send_told(self.told_for(link))

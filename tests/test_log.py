@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from livetables.log import BURST, LineFormatter, Throttle, tell
+from livetables.log import BURST, LineFormatter, Throttle, log_event
 
 LOG = logging.getLogger("livetables.test")
 PAIR = re.compile(r'(\w+)=("(?:[^"\\]|\\.)*"|[^\s"]+)(?: |$)')
@@ -43,7 +43,7 @@ def clean() -> None:
 
 def test_an_event_is_a_line_of_keys_and_values(lines: list[dict[str, str]]) -> None:
     odd = 'a "b" = c\\\nd\u00e9'
-    tell(LOG, "switched", generation="g1", why=odd, none=None, empty="", records=3)
+    log_event(LOG, "switched", generation="g1", why=odd, none=None, empty="", records=3)
     (line,) = lines
     moment = line.pop("time")
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", moment)
@@ -73,11 +73,11 @@ def test_an_event_that_clients_cause_floods_nothing_and_hides_nothing(lines: lis
     now = 0.0
     throttle = Throttle(lambda: now)
     for _ in range(1000):
-        throttle.tell(LOG, "login_failed", door="http")
-    throttle.tell(LOG, "client_connected")  # another event is not held back
+        throttle.log_event(LOG, "login_failed", door="http")
+    throttle.log_event(LOG, "client_connected")  # another event is not held back
     assert [line["event"] for line in lines] == ["login_failed"] * BURST + ["client_connected"]
     now = 3600.0
     for _ in range(1000):
-        throttle.tell(LOG, "login_failed", door="http")
+        throttle.log_event(LOG, "login_failed", door="http")
     assert len(lines) == 2 * BURST + 1
     assert [line.get("left_out") for line in lines[-BURST:]] == [str(1000 - BURST)] + [None] * (BURST - 1)

@@ -22,7 +22,7 @@ PLAIN = re.compile(r"[^\s\"'=\\]+")
 PAIRS = "pairs"  # what marks a record whose message is key=value already
 
 
-def tell(log: logging.Logger, event: str, level: int = logging.INFO, **values: object) -> None:
+def log_event(log: logging.Logger, event: str, level: int = logging.INFO, **values: object) -> None:
     """Log an event. A value that is None is left out."""
     log.log(level, _pairs({"event": event, **values}), extra={PAIRS: True})
 
@@ -46,7 +46,7 @@ class Throttle:
         self._left: dict[str, tuple[float, float]] = {}  # by event: lines it may still have, as of when
         self._left_out: dict[str, int] = {}
 
-    def tell(self, log: logging.Logger, event: str, level: int = logging.INFO, **values: object) -> None:
+    def log_event(self, log: logging.Logger, event: str, level: int = logging.INFO, **values: object) -> None:
         now = self._clock()
         with self._lock:
             left, then = self._left.get(event, (BURST, now))
@@ -58,7 +58,7 @@ class Throttle:
             else:
                 self._left_out[event] = self._left_out.get(event, 0) + 1
         if is_due:
-            tell(log, event, level, **values, left_out=left_out)
+            log_event(log, event, level, **values, left_out=left_out)
 
 
 class LineFormatter(logging.Formatter):
@@ -68,9 +68,9 @@ class LineFormatter(logging.Formatter):
         moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         heading = _pairs({"time": moment, "level": record.levelname.lower(), "logger": record.name})
         message = record.getMessage()
-        told = message if getattr(record, PAIRS, False) else _pairs({"message": message})
+        content = message if getattr(record, PAIRS, False) else _pairs({"message": message})
         trace = self.formatException(record.exc_info) if record.exc_info else None
-        return " ".join(filter(None, [heading, told, _pairs({"trace": trace})]))
+        return " ".join(filter(None, [heading, content, _pairs({"trace": trace})]))
 
 
 def _pairs(values: dict[str, object]) -> str:

@@ -101,6 +101,8 @@ def test_the_outcome_of_exactly_this_message_is_told(
 def test_what_was_asked_for_is_what_is_sent(server: ServerProcess, stand_in: StandIn) -> None:
     control(server, "--users-topic", "a", "--accounts-topic", "b", "--topic", "orders=c")
     assert stand_in.taken[-1] == {"usersTopic": "a", "accountsTopic": "b", "ordersTopic": "c"}
+    control(server, "--join", "natural", "--view", "orders_by_city")
+    assert stand_in.taken[-1] == {"orders_by_cityJoin": "natural"}
     control(server, "--rollback")
     assert stand_in.taken[-1] == {"rollback": True}
     control(server, "--discard", "g7-1f3a9c2e")
@@ -146,6 +148,8 @@ def test_a_server_that_is_not_there_is_told_with_the_cure(tmp_path: Path) -> Non
         (["--rollback", "--join", "left"], "a rollback goes alone"),
         (["--discard", "g7-1f3a9c2e", "--rollback"], "goes alone"),
         (["--topic", "orders"], "--topic is 'orders'"),
+        (["--view", "orders_by_city", "--rollback"], "no join is given"),
+        (["--view", "orders-by-city", "--join", "left"], "does not name a view"),
     ],
 )
 def test_options_that_say_nothing_or_too_much_are_refused(

@@ -20,6 +20,7 @@ EXAMPLES = """examples:
   livetables control --users-topic user_2                  what is not named stays as it is
   livetables control --users-topic user --accounts-topic account --join natural
   livetables control --topic orders=shop.orders_2          a table of your own configuration
+  livetables control --join natural --view orders_by_city  and a view of it
   livetables control --rollback                            back to the generation before
   livetables control --discard g7-1f3a9c2e                 remove a generation that is kept
 
@@ -36,6 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--topic", action="append", default=[], metavar="TABLE=TOPIC", help="the topic of any table; may be repeated"
     )
     parser.add_argument("--join", metavar="JOIN", help=join_choices(with_notes=False))
+    parser.add_argument(
+        "--view", metavar="VIEW", help="the view that --join is for; default: final_ui, or the only view"
+    )
     parser.add_argument("--rollback", action="store_true", help="go back to the generation before")
     parser.add_argument("--discard", metavar="GENERATION", help="remove a generation that is kept")
     parser.add_argument(
@@ -56,6 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
             users_topic=arguments.users_topic,
             accounts_topic=arguments.accounts_topic,
             join=arguments.join,
+            view=arguments.view,
             topics=dict(_table_and_topic(each) for each in arguments.topic),
             rollback=arguments.rollback,
             discard=arguments.discard,

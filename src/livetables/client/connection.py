@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from livetables.client.changes import Changes
 from livetables.client.clock import Clock
-from livetables.client.control import Outcome, control_message, send
+from livetables.client.control import Outcome, control_fields, send
 from livetables.client.flight import Flight
 from livetables.client.html import tables_html
 from livetables.client.http import Door
@@ -139,6 +139,7 @@ class Connection:
         users_topic: str | None = None,
         accounts_topic: str | None = None,
         join: str | None = None,
+        view: str | None = None,
         topics: Mapping[str, str] | None = None,
         rollback: bool = False,
         discard: str | None = None,
@@ -147,16 +148,17 @@ class Connection:
     ) -> Outcome:
         """Switch to other topics or another join, and wait for what comes of it; what is not given stays as it is.
 
-        `topics` are those of any tables, by table; `rollback` goes back to the generation before; `discard` removes one
-        that is kept. `progress` hears what is waited for. A message that is not decided within `timeout` seconds is a
-        SetupError; it is not lost.
+        `topics` are those of any tables, by table. `join` is that of `view`; without one, of the view that the
+        configuration means by `joinType`: the default preset's `final_ui`, or else the only one. `rollback`
+        goes back to the generation before; `discard` removes one that is kept. `progress` hears what is waited for.
+        A message that is not decided within `timeout` seconds is a SetupError; it is not lost.
 
         >>> outcome = server.control(join="natural")
         >>> outcome.outcome, outcome.is_done
         ('applied', True)
         """
         by_table = {"users": users_topic, "accounts": accounts_topic, **(topics or {})}
-        message = control_message(by_table, join, rollback, discard)
+        message = control_fields(by_table, join, view, rollback, discard)
         return send(self._door, message, timeout, progress or (lambda _: None))
 
     def close(self) -> None:

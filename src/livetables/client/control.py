@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from livetables.client.http import Door, UnreachableError
+from livetables.model.control_message import ControlMessage, Fields, Unreadable, check
 from livetables.model.errors import ConfigError, RequestError, SetupError
 
 LOOK_SECONDS = 0.25
 DONE = ("applied", "unchanged")
-
-Message = dict[str, str | bool]
 
 
 @dataclass(frozen=True)
@@ -38,36 +37,33 @@ class Outcome:
         return self.outcome in DONE
 
 
-def control_message(
-    topics: Mapping[str, str | None], join: str | None, rollback: bool, discard: str | None = None
-) -> Message:
-    """The message for these topics, by table; one that is None stays as it is."""
-    message: Message = {f"{table}Topic": topic for table, topic in topics.items() if topic is not None}
-    if join is not None:
-        message["joinType"] = join
-    if discard is not None and (message or rollback):
-        raise ConfigError("discarding a generation goes alone", "send two messages")
-    if discard is not None:
-        return {"discard": discard}
-    if rollback and message:
-        raise ConfigError("a rollback goes alone", "send the rollback first, then the change")
-    if rollback:
-        return {"rollback": True}
-    if not message:
-        raise ConfigError(
-            "there is nothing to change", "give a topic, a join or a rollback; `livetables control --help` has examples"
-        )
-    return message
+def control_fields(
+    topics: Mapping[str, str | None],
+    join: str | None = None,
+    view: str | None = None,
+    rollback: bool = False,
+    discard: str | None = None,
+) -> Fields:
+    """Return the message for these topics, by table, and this join; what is None stays as it is."""
+    if view is not None and join is None:
+        raise ConfigError(f"view is {view}, but no join is given", "give the view's join too")
+    given = {table: topic for table, topic in topics.items() if topic is not None}
+    joins = {view: join} if view is not None and join is not None else {}
+    fields = ControlMessage(given, None if joins else join, rollback, discard, joins=joins).fields()
+    message = check(fields)
+    if isinstance(message, Unreadable):
+        raise ConfigError(message.reason, "`livetables control --help` has examples")
+    return fields
 
 
-def send(door: Door, message: Message, seconds_max: float, tell: Callable[[str], None]) -> Outcome:
+def send(door: Door, message: Fields, seconds_max: float, tell: Callable[[str], None]) -> Outcome:
     """Publish a message, and wait for what becomes of exactly this one; `tell` hears what is waited for."""
     deadline = time.monotonic() + seconds_max
     receipt = _sent(door, message, deadline, tell)
     return _outcome(door, receipt, deadline, tell)
 
 
-def _sent(door: Door, message: Message, deadline: float, tell: Callable[[str], None]) -> dict[str, Any]:
+def _sent(door: Door, message: Fields, deadline: float, tell: Callable[[str], None]) -> dict[str, Any]:
     """Where on the control topic the message is. A pipeline that starts is waited for.
 
     It has an id of its own: when an answer got lost, it is sent again, and published once.

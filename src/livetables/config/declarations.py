@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import datetime
 from typing import Any
 
@@ -28,6 +28,8 @@ from livetables.model.spec import (
 
 TABLE_KEYS = ("topic", "publish", "aliases", "start", "strict", "timestamp", "columns")
 VIEW_KEYS = ("join", "left", "right", "on", "aliases", "lookback_seconds", "columns")
+JOIN_TYPE_VIEW = "final_ui"  # `joinType` in control messages means its join, wherever it is declared
+ALWAYS_ASOF_VIEW = "user_account"  # never follows `joinType`, not even where it is the only view
 STATUS_TABLES = (*CONTROL_TABLES, DEAD_LETTERS)
 
 # Where two presets declare the same key, the first one here wins.
@@ -102,6 +104,7 @@ def read_spec(tables: Section, views: Section, default_start: Start, problems: P
     spec = GenerationSpec(
         tables=tuple(_table(name, tables.section(name), default_start) for name in tables.raw),
         views=tuple(_view(name, views.section(name)) for name in views.raw),
+        join_type_view=_join_type_view(views.raw),
     )
     for section in (tables, views):
         for name in section.raw:
@@ -113,6 +116,13 @@ def read_spec(tables: Section, views: Section, default_start: Start, problems: P
         for view in spec.views:
             _check_view(view, spec, views.section(view.name))
     return spec
+
+
+def _join_type_view(views: Collection[str]) -> str | None:
+    """Return the view that `joinType` means: the default preset's, or else the only one."""
+    if JOIN_TYPE_VIEW in views:
+        return JOIN_TYPE_VIEW
+    return next((view for view in views if view != ALWAYS_ASOF_VIEW), None) if len(views) == 1 else None
 
 
 def _table(name: str, section: Section, default_start: Start) -> Table:

@@ -14,10 +14,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from livetables.config.declarations import JOIN_TYPE_VIEW
 from livetables.formats.json import fault
 from livetables.model.spec import NAME_PATTERN, Column, ColumnType, Table, joined_column_names
 
-VIEW_NAME = "final_ui"  # the one that control messages about the join are about
+VIEW_NAME = JOIN_TYPE_VIEW
 KEY_TYPES = ("string", "int64")
 KINDS: Mapping[type, str] = {str: "text", bool: "true or false", int: "a number", float: "a fraction"}
 CANDIDATES: Mapping[frozenset[str], tuple[ColumnType, ...]] = {

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from livetables.backoff import delay_seconds
-from livetables.log import tell
+from livetables.log import log_event
 from livetables.model.errors import LivetablesError
 
 FIRST_DELAY_SECONDS = 1.0
@@ -100,7 +100,7 @@ class Supervisor:
         for kept in reversed(added):
             kept.started = self._clock()
             kept.child.start()
-            tell(log, "process_started", process=kept.child.name, pid=kept.child.pid)
+            log_event(log, "process_started", process=kept.child.name, pid=kept.child.pid)
             self._tell_pids()
 
     def wait(self, child: Child, is_ready: Callable[[], bool]) -> None:
@@ -138,7 +138,7 @@ class Supervisor:
             kept = self._kept.pop()
             self._say(f"stopping the {kept.child.name}")
             kept.child.stop()
-            tell(log, "process_stopped", process=kept.child.name)
+            log_event(log, "process_stopped", process=kept.child.name)
 
     def _lost(self, kept: _Kept, ending: Ending) -> None:
         if ending.refusal and not kept.is_proved and not self._restarts:
@@ -146,7 +146,7 @@ class Supervisor:
         self._restarts += 1
         kept.delay_seconds = next_delay_seconds(kept.delay_seconds, self._clock() - kept.started)
         kept.due = self._clock() + kept.delay_seconds
-        tell(
+        log_event(
             log,
             "process_ended",
             logging.WARNING,
@@ -167,7 +167,7 @@ class Supervisor:
         except LivetablesError as error:
             self._lost(kept, Ending(f"could not be started: {error.problem.splitlines()[0]}"))
             return
-        tell(log, "process_started", process=kept.child.name, pid=kept.child.pid)
+        log_event(log, "process_started", process=kept.child.name, pid=kept.child.pid)
         self._say(f"the {kept.child.name} is started again")
         self._tell_pids()
 
@@ -179,5 +179,5 @@ class Supervisor:
         except OSError as error:  # a full disk must not end what runs
             if str(error) != self._untold:
                 self._untold = str(error)
-                tell(log, "process_ids_not_written", logging.WARNING, problem=self._untold)
+                log_event(log, "process_ids_not_written", logging.WARNING, problem=self._untold)
                 self._say(f"the process ids cannot be written: {error}; trying again until they can")

@@ -7,7 +7,7 @@ A record's `_id` packs its partition and offset into one int64, so that ids of a
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Literal, get_args
 
@@ -77,6 +77,9 @@ class GenerationSpec:
 
     tables: tuple[Table, ...]
     views: tuple[View, ...]
+    # The view whose join `joinType` in control messages means. It is no part of what a generation is: neither equality
+    # nor fingerprints depend on it.
+    join_type_view: str | None = field(default=None, compare=False, repr=False)
 
     def table(self, name: str) -> Table:
         return next(table for table in self.tables if table.name == name)

@@ -9,11 +9,11 @@ from livetables import log
 _log = logging.getLogger("livetables.control")
 
 
-def tell(event: str, **values: object) -> None:
+def log_event(event: str, **values: object) -> None:
     """Log a step. A value that is None is left out."""
-    log.tell(_log, event, logging.INFO, **values)
+    log.log_event(_log, event, logging.INFO, **values)
 
 
 def warn(event: str, **values: object) -> None:
     """Log what somebody should look at."""
-    log.tell(_log, event, logging.WARNING, **values)
+    log.log_event(_log, event, logging.WARNING, **values)

@@ -15,11 +15,11 @@ from livetables.jvm.session import JVM_OPTIONS, start_session
 from livetables.kafka.topics import ControlTopic, KafkaTopics
 from livetables.locks import locked
 from livetables.model.errors import SetupError, SinkError, TopicError
-from livetables.pipeline.control.inbox import Doorman, Inbox
+from livetables.pipeline.control.inbox import ControlPublisher, Inbox
 from livetables.pipeline.control.orchestrator import Orchestrator
 from livetables.pipeline.control.system import system_of
 from livetables.pipeline.generations.checkpoints import Checkpoints
-from livetables.pipeline.generations.generation import Ground
+from livetables.pipeline.generations.generation import GenerationContext
 from livetables.pipeline.server_client import NoAnswerError
 
 LOOP_PATIENCE_SECONDS = 3.0  # the loop asks again by itself
@@ -32,7 +32,7 @@ MARKER = ".made-by-livetables"  # in a directory whose content is ours to remove
 def run_pipeline(
     config: Config, token: str, stop: threading.Event, say: Callable[[str], None], *, token_file: str | None = None
 ) -> None:
-    """Resume or build what the control topic says, and follow it until told to stop; `say` gets the steps.
+    """Resume or build what the control topic says, and follow it until `stop` is set; `say` gets the steps.
 
     When the server does not take the token, it is looked up again in the token file, if there is one.
     """
@@ -56,8 +56,10 @@ def run_on(
 ) -> None:
     """The same, on a session that is there."""
     properties = config.kafka.client_properties()
-    ground = Ground(spark, config, token, Checkpoints(spark, config.pipeline.checkpoint_directory), token_file)
-    sink = ground.sink(LOOP_PATIENCE_SECONDS)
+    context = GenerationContext(
+        spark, config, token, Checkpoints(spark, config.pipeline.checkpoint_directory), token_file
+    )
+    sink = context.sink(LOOP_PATIENCE_SECONDS)
     with (
         closing(sink),
         KafkaTopics(spark, properties, LOOK_SECONDS_MAX) as topics,
@@ -66,35 +68,37 @@ def run_on(
         ),
     ):
         inbox = Inbox(control_topic)
-        orchestrator = Orchestrator(ground, sink, topics, inbox, say)
+        orchestrator = Orchestrator(context, sink, topics, inbox, say)
         _resume(orchestrator, stop, say)
         if stop.is_set():
             return
-        doorman = Doorman(control_topic, ground.sink(), system_of(config))  # not before the pipeline has its number
+        publisher = ControlPublisher(
+            control_topic, context.sink(), system_of(config)
+        )  # not before the pipeline has its number
         inbox.start()
-        doorman.start()
+        publisher.start()
         try:
             orchestrator.run(stop)
         finally:
-            doorman.stop()
+            publisher.stop()
             orchestrator.stop()
             inbox.stop()
 
 
 def _resume(orchestrator: Orchestrator, stop: threading.Event, say: Callable[[str], None]) -> None:
-    """Find out where things stand, as soon as Kafka and the server are there."""
-    told = ""
+    """Restore the current state as soon as Kafka and the server are there."""
+    last = ""
     while not stop.is_set():
         try:
             orchestrator.resume()
             return
         except (TopicError, NoAnswerError) as error:
-            waits_for = f"{error.problem}; {error.cure}"
-            if waits_for != told:
-                told = waits_for
-                say(f"waiting: {waits_for}")
+            problem = f"{error.problem}; {error.cure}"
+            if problem != last:
+                last = problem
+                say(f"waiting: {problem}")
             with suppress(SinkError):  # it may be the server that is waited for
-                orchestrator.waits(waits_for)
+                orchestrator.report_waiting(problem)
             stop.wait(AGAIN_SECONDS)
 
 

@@ -1,4 +1,4 @@
-"""This pipeline's process, as other pipelines are told of it."""
+"""This pipeline's process, as the server reports it to other pipelines."""
 
 from __future__ import annotations
 

@@ -173,8 +173,8 @@ class FlightSink:
 
         While another pipeline is alive, a HeldError says which.
         """
-        told = self._act_patiently("holder", b"")
-        replaces = Holder(**told) if told else None
+        fields = self._act_patiently("holder", b"")
+        replaces = Holder(**fields) if fields else None
         start = {
             "holder": asdict(self._holder),
             "replaces": replaces.process if replaces and is_dead(replaces) else None,
@@ -261,13 +261,13 @@ class FlightSink:
     ) -> None:
         """Tell how far behind its topics the generation is that is shown, if one is, why it does not move if it has a
         problem, and how the pipeline as a whole fares."""
-        told = {
+        fields = {
             "generation": generation,
             "sources": [asdict(source) for source in sources],
             "problem": problem,
             "pipeline": asdict(pipeline) if pipeline else None,
         }
-        self._act("report", _json(told), ANSWER_SECONDS)
+        self._act("report", _json(fields), ANSWER_SECONDS)
 
     def control_requests(self, seconds_max: float) -> tuple[ControlRequest, ...]:
         """The control messages that clients want to have published, as soon as there is one; none if none in time."""
@@ -277,14 +277,14 @@ class FlightSink:
     def control_settled(self, request_id: int, outcome: Receipt | RequestError) -> None:
         """Tell what became of a control message."""
         if isinstance(outcome, Receipt):
-            told: dict[str, object] = {
+            fields: dict[str, object] = {
                 "topic": outcome.topic,
                 "partition": outcome.partition,
                 "offset": outcome.offset,
             }
         else:
-            told = {"code": outcome.code, "problem": outcome.problem, "cure": outcome.cure}
-        self._act("control_settled", _json({"request_id": request_id, **told}), ANSWER_SECONDS)
+            fields = {"code": outcome.code, "problem": outcome.problem, "cure": outcome.cure}
+        self._act("control_settled", _json({"request_id": request_id, **fields}), ANSWER_SECONDS)
 
     def _act_patiently(self, action: str, body: bytes) -> Any:
         return self._ask_patiently(action, self._action(action, body))
@@ -364,21 +364,21 @@ class FlightSink:
         except CancelledError:
             raise SinkClosedError from None
         except (flight.FlightError, pa.ArrowException, OSError) as error:
-            raise self._told(error) from None
+            raise self._translated(error) from None
         finally:
             with self._lock:
                 self._waiting.discard(answer)
 
-    def _told(self, error: Exception) -> SinkError:
+    def _translated(self, error: Exception) -> SinkError:
         """What an error means. One that says what it is comes from the server itself, others from the way to it."""
         if isinstance(error, flight.FlightUnauthenticatedError):
             return self._refused_key()
         with suppress(ValueError, TypeError, KeyError):
-            told = json.loads(getattr(error, "extra_info", b""))
-            return ERRORS.get(told["code"], SinkError)(told["problem"], told["cure"])
+            fields = json.loads(getattr(error, "extra_info", b""))
+            return ERRORS.get(fields["code"], SinkError)(fields["problem"], fields["cure"])
         self._trust_again()
-        said = _first_line(error)
-        return NoAnswerError(f"the server at {self._location} does not answer: {said}", _cure(said))
+        text = _first_line(error)
+        return NoAnswerError(f"the server at {self._location} does not answer: {text}", _cure(text))
 
     def _refused_key(self) -> SinkError:
         """What a refused key means: with a file of keys, that the file or the server has changed, or soon will."""
@@ -428,21 +428,21 @@ def _positions(answer: Mapping[str, Mapping[str, int]]) -> Positions:
     }
 
 
-def _cure(said: str) -> str:
+def _cure(text: str) -> str:
     """What mends a way to the server that does not work."""
-    if "is not in peer certificate" in said:
+    if "is not in peer certificate" in text:
         return (
             "make the server's certificate for the host in pipeline.server too (subjectAltName), or write there a host "
             "that it is for"
         )
-    if "certificate verify failed" in said:
+    if "certificate verify failed" in text:
         return (
             "let pipeline.server_ca be the file of the authority that made the server's certificate, or of the "
             "certificate itself; renew it if it has expired"
         )
-    if "wrong version number" in said:
+    if "wrong version number" in text:
         return "the server has no TLS: write grpc:// instead of grpc+tls:// in pipeline.server"
-    if "Socket closed" in said:
+    if "Socket closed" in text:
         return "if the server has TLS, write grpc+tls:// in pipeline.server; else look into its log"
     return "start it with `livetables serve`, or correct the address"
 

@@ -18,7 +18,7 @@ import uvicorn
 
 import livetables
 from livetables.config.values import ServerConfig
-from livetables.log import tell
+from livetables.log import log_event
 from livetables.model.errors import DamagedError, LivetablesError, RequestError, SetupError, StoreError
 from livetables.model.roles import RoleKey
 from livetables.server.access.key import Key
@@ -76,7 +76,7 @@ async def serve(config: ServerConfig, keys: KeySource, ready: Callable[[Addresse
         _setting_aside(path),
         contextlib.closing(opened(path, config.memory_megabytes)) as store,
     ):
-        tell(log, "store_opened", path=config.store, generations=len(store.generations()))
+        log_event(log, "store_opened", path=config.store, generations=len(store.generations()))
         pulse, control, metrics = Pulse(store), ControlDoor(), Metrics()
         http_port = web_socket.getsockname()[1]
         door = _flight_door(config, http_port, store, key, pulse, control, metrics, certificate)
@@ -115,7 +115,7 @@ async def serve(config: ServerConfig, keys: KeySource, ready: Callable[[Addresse
                 host = _url_host(config.host)
                 http, grpc = config.schemes
                 addresses = Addresses(f"{http}://{host}:{http_port}", f"{grpc}://{host}:{door.port}")
-                tell(log, "serving", http=addresses.http, flight=addresses.flight, version=version("livetables"))
+                log_event(log, "serving", http=addresses.http, flight=addresses.flight, version=version("livetables"))
                 ready(addresses)
             await serving
             if failing.done():
@@ -127,7 +127,7 @@ async def serve(config: ServerConfig, keys: KeySource, ready: Callable[[Addresse
             await asyncio.to_thread(door.shutdown)
             await asyncio.to_thread(services.intake.close)
             await services.hub.stop()
-            tell(log, "stopped")
+            log_event(log, "stopped")
 
 
 class _WebServer(uvicorn.Server):
@@ -180,7 +180,7 @@ async def _trim(store: Store, config: ServerConfig) -> None:
             log.debug("dead letters cannot be trimmed now: %s", error)
             continue
         if deleted:
-            tell(log, "dead_letters_trimmed", deleted=deleted)
+            log_event(log, "dead_letters_trimmed", deleted=deleted)
 
 
 def _raise_file_limit() -> None:
@@ -210,7 +210,7 @@ async def _store_failure(store: Store) -> StoreError:
         try:
             await asyncio.to_thread(store.check)
         except StoreError as error:
-            tell(log, "store_failed", logging.ERROR, problem=error.problem)
+            log_event(log, "store_failed", logging.ERROR, problem=error.problem)
             return error
         except (duckdb.Error, RequestError) as error:  # out of memory, or just about to stop
             log.debug("the store cannot be read now: %s", error)

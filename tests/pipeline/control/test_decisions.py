@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from livetables.config.load import load_config
 from livetables.kafka.topics import ControlRecord
+from livetables.model.spec import GenerationSpec
 from livetables.pipeline.control.decisions import Decisions
 from livetables.pipeline.control.resolve import Discard, Resolver, Rollback
 from livetables.pipeline.generations.wanted import Wanted
@@ -19,6 +20,7 @@ from livetables.pipeline.reporting import status
 from livetables.pipeline.reporting.status_tables import StatusTables
 
 SPEC = load_config(None, {}).spec
+BOTH = load_config(None, {"LIVETABLES_PRESETS": "default,asof"}).spec
 START = Wanted.by(SPEC)
 BEGIN = datetime(2026, 1, 31, tzinfo=UTC)
 
@@ -31,10 +33,11 @@ class Desk:
     The tables are never sent anywhere, so there is no sink.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, spec: GenerationSpec = SPEC) -> None:
+        self.spec = spec
         self.topic: list[ControlRecord] = []
-        self.tables = StatusTables(cast(Any, None), SPEC)
-        self.decisions = Decisions(Resolver(SPEC, "control"), self.tables)
+        self.tables = StatusTables(cast(Any, None), spec)
+        self.decisions = Decisions(Resolver(spec, "control"), self.tables)
         self.lingering: Wanted | None = None
         self.generations = 0
 
@@ -68,7 +71,7 @@ class Desk:
             self.decisions.failed("failed", "its query died")
 
     def restart(self) -> None:
-        self.decisions = Decisions(Resolver(SPEC, "control"), self.tables)
+        self.decisions = Decisions(Resolver(self.spec, "control"), self.tables)
         self.decisions.restore(self.topic)
         self.lingering = None
         self.decide()
@@ -76,7 +79,7 @@ class Desk:
     def generation(self, wanted: Wanted) -> str:
         self.generations += 1
         name = f"g{self.generations}"
-        self.tables.set("generations", {"generation": name, **status.pointed_to(wanted)})
+        self.tables.set("generations", {"generation": name, **status.pointed_to(wanted, self.spec)})
         return name
 
     def outcomes(self) -> list[str | None]:
@@ -108,7 +111,7 @@ def test_of_a_burst_the_last_is_applied_and_the_others_are_superseded() -> None:
     assert desk.outcomes() == ["superseded", "superseded", "rejected", None]
     desk.switch()
     assert desk.outcomes() == ["superseded", "superseded", "rejected", "applied"]
-    assert desk.decisions.settled == Wanted({"users": "u2", "accounts": "account"}, "asof")
+    assert desk.decisions.settled == Wanted({"users": "u2", "accounts": "account"}, {"final_ui": "asof"})
 
 
 def test_when_a_build_fails_all_that_went_into_it_has_failed() -> None:
@@ -155,7 +158,7 @@ def test_a_topic_that_is_missing_does_not_spoil_the_rest_of_its_burst() -> None:
     desk.send(message(joinType="inner"))
     desk.switch()
     assert desk.outcomes() == ["rejected", "applied"]
-    assert desk.decisions.settled == Wanted(START.topics, "inner")
+    assert desk.decisions.settled == Wanted(START.topics, {"final_ui": "inner"})
 
 
 def test_a_rollback_goes_back_and_forth() -> None:
@@ -165,7 +168,7 @@ def test_a_rollback_goes_back_and_forth() -> None:
     desk.send(message(rollback=True))
     assert desk.decisions.settled == START
     desk.send(message(rollback=True))
-    assert desk.decisions.settled == Wanted(START.topics, "inner")
+    assert desk.decisions.settled == Wanted(START.topics, {"final_ui": "inner"})
     desk.take("expire")
     desk.send(message(rollback=True))
     assert desk.outcomes() == ["applied", "applied", "applied", "rejected"]
@@ -178,7 +181,7 @@ def test_without_any_outcome_all_messages_are_folded_again_rollbacks_too() -> No
         desk.switch()
     desk.tables = StatusTables(cast(Any, None), SPEC)  # a server that has lost its tables
     desk.restart()
-    assert desk.decisions.wanted == Wanted(START.topics, "inner")
+    assert desk.decisions.wanted == Wanted(START.topics, {"final_ui": "inner"})
     desk.switch()
     assert desk.outcomes() == ["superseded", "superseded", "applied"]
 
@@ -190,7 +193,7 @@ def test_a_topic_that_was_created_again_has_messages_of_its_own() -> None:
     desk.topic = [ControlRecord(0, 0, BEGIN + timedelta(days=1), message(joinType="asof"))]
     desk.restart()
     assert desk.decisions.settled == START
-    assert desk.decisions.wanted == Wanted(START.topics, "asof")
+    assert desk.decisions.wanted == Wanted(START.topics, {"final_ui": "asof"})
 
 
 TOPICS = st.sampled_from(["user", "u2", "u3", "missing", "!"])
@@ -231,6 +234,39 @@ def test_every_message_has_one_outcome_once_the_last_build_has_ended(steps: list
     assert not desk.decisions.are_waiting
 
 
+# Views that a message names
+
+
+def test_the_joins_of_all_views_survive_a_rollback_and_a_restart() -> None:
+    desk = Desk(BOTH)
+    for fields in ({"user_accountJoin": "inner"}, {"joinType": "natural"}, {"user_accountJoin": "left"}):
+        desk.send(message(**fields))
+        desk.switch()
+    desk.send(message(rollback=True))
+    desk.restart()
+    assert desk.decisions.settled.joins == {"final_ui": "natural", "user_account": "inner"}
+
+
+def test_control_raw_has_the_join_of_each_view_in_its_column() -> None:
+    desk = Desk(BOTH)
+    desk.send(message(final_uiJoin="inner", user_accountJoin="left", noneJoin=""))
+    row = desk.tables.row("control_raw", 0)
+    assert row
+    assert (row["joinType"], row["user_accountJoin"]) == ("inner", "left")
+
+
+def test_a_field_that_is_unknown_is_reported_as_ignored(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "livetables.control")
+    desk = Desk()
+    desk.send(message(joinType="inner", requestId=7, **{f"x{number}": "" for number in range(9)}))
+    desk.switch()
+    row = desk.tables.row("control_raw", 0)
+    assert row
+    assert row["why"] == "caught up; ignored: 'requestId', 'x0', 'x1', 'x2', 'x3', ..."
+    (logged,) = [record.getMessage() for record in caplog.records if "event=control " in record.getMessage()]
+    assert "ignored=\"'requestId', 'x0'," in logged
+
+
 # Messages that were sent twice, and other systems
 
 
@@ -245,11 +281,11 @@ def test_a_message_that_was_sent_twice_counts_once_also_after_a_restart() -> Non
     row = desk.tables.row("control_raw", 2)
     assert row
     assert (row["outcome"], row["why"]) == ("unchanged", "it is message 0:0, sent twice")
-    assert desk.decisions.wanted.join == "natural"
+    assert desk.decisions.wanted.joins["final_ui"] == "natural"
     desk.restart()
-    assert (desk.decisions.wanted.join, desk.decisions.undecided) == ("natural", [])
+    assert (desk.decisions.wanted.joins["final_ui"], desk.decisions.undecided) == ("natural", [])
     desk.send(first)
-    assert desk.decisions.wanted.join == "natural"
+    assert desk.decisions.wanted.joins["final_ui"] == "natural"
 
 
 def test_messages_without_an_id_all_count() -> None:
@@ -257,7 +293,7 @@ def test_messages_without_an_id_all_count() -> None:
     for join in ("inner", "natural", "inner"):
         desk.send(json.dumps({"joinType": join}).encode())
         desk.switch()
-    assert desk.decisions.wanted.join == "inner"
+    assert desk.decisions.wanted.joins["final_ui"] == "inner"
 
 
 def test_another_system_on_the_control_topic_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:

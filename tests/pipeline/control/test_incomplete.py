@@ -10,7 +10,7 @@ import pytest
 from livetables.config.values import GenerationsConfig
 from livetables.pipeline.control.orchestrator import Orchestrator
 from livetables.pipeline.generations.generation import RunningGeneration
-from livetables.pipeline.generations.supervision import Running
+from livetables.pipeline.generations.supervision import RunningGenerations
 
 LONG_AGO = 10_000.0  # seconds, far more than switch_after_seconds
 
@@ -19,9 +19,9 @@ class Stage(Orchestrator):
     """The loop with nothing around it: what it would publish is noted, and nothing is."""
 
     def __init__(self, live: Any = None, left_over: Any = None) -> None:
-        self._running = Running(live=live)
+        self._running = RunningGenerations(live=live)
         self._left_over = left_over
-        self._ground = cast(Any, SimpleNamespace(config=SimpleNamespace(generations=GenerationsConfig())))
+        self._context = cast(Any, SimpleNamespace(config=SimpleNamespace(generations=GenerationsConfig())))
         self._supervision = cast(Any, SimpleNamespace(count=dict, look=lambda: None))
         self.published: list[str] = []
 

@@ -3,49 +3,59 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from livetables.config.load import load_config
-from livetables.model.control_message import ControlMessage, Unreadable
-from livetables.model.spec import GenerationSpec
+from livetables.model.control_message import ControlMessage, Unreadable, parse
+from livetables.model.spec import Column, GenerationSpec, Table, View
 from livetables.pipeline.control.resolve import (
     Build,
+    ControlState,
     Decided,
     Outcome,
     Plan,
     Rejected,
     Resolver,
     Rollback,
-    Standing,
     Unchanged,
 )
 from livetables.pipeline.generations.wanted import Wanted
+from tests.support.pages import ROOT, blocks
 
 SPEC = load_config(None, {}).spec
 BOTH = load_config(None, {"LIVETABLES_PRESETS": "default,asof"}).spec
 START = Wanted.by(SPEC)
+SHOP = GenerationSpec(
+    (
+        Table("orders", "shop.orders", (Column("customer", "string"), Column("total", "double")), "orders_ui"),
+        Table("customers", "shop.customers", (Column("customer", "string"),), "customers_ui"),
+    ),
+    (View("orders_by_city", "natural", "orders", "customers", "customer"),),
+    join_type_view="orders_by_city",
+)
 RESOLVER = Resolver(SPEC, "control")
 
 
 def resolved(message: ControlMessage | Unreadable, wanted: Wanted = START, spec: GenerationSpec = SPEC) -> Plan:
-    return Resolver(spec, "control").resolve(message, Standing(wanted))
+    return Resolver(spec, "control").resolve(message, ControlState(wanted))
 
 
 def test_the_configuration_is_what_is_wanted_first() -> None:
-    assert Wanted({"users": "user", "accounts": "account"}, "left") == START
+    assert Wanted({"users": "user", "accounts": "account"}, {"final_ui": "left"}) == START
     assert START.applied_to(SPEC) == SPEC
 
 
 @pytest.mark.parametrize(
     ("message", "wanted"),
     [
-        (ControlMessage({"users": "u2"}), Wanted({"users": "u2", "accounts": "account"}, "left")),
-        (ControlMessage({"accounts": "a2"}, "aj"), Wanted({"users": "user", "accounts": "a2"}, "asof")),
-        (ControlMessage(join="JOIN"), Wanted({"users": "user", "accounts": "account"}, "inner")),
+        (ControlMessage({"users": "u2"}), Wanted({"users": "u2", "accounts": "account"}, {"final_ui": "left"})),
+        (ControlMessage({"accounts": "a2"}, "aj"), Wanted({"users": "user", "accounts": "a2"}, {"final_ui": "asof"})),
+        (ControlMessage(join="JOIN"), Wanted({"users": "user", "accounts": "account"}, {"final_ui": "inner"})),
         (
             ControlMessage(join="Left_Outer", topics={"users": "u"}),
-            Wanted({"users": "u", "accounts": "account"}, "left"),
+            Wanted({"users": "u", "accounts": "account"}, {"final_ui": "left"}),
         ),
     ],
 )
@@ -65,13 +75,13 @@ def test_what_is_given_changes_and_the_rest_stays(message: ControlMessage, wante
 def test_a_join_is_known_by_the_beginning_of_its_name(name: str, join: str) -> None:
     plan = resolved(ControlMessage({"users": "u2"}, name))
     assert isinstance(plan, Build)
-    assert plan.wanted.join == join
+    assert plan.wanted.joins["final_ui"] == join
 
 
 def test_the_control_topic_of_another_cluster_is_no_topic_of_this_one() -> None:
     message = ControlMessage({"users": "control"})
-    assert isinstance(Resolver(SPEC, "control").resolve(message, Standing(START)), Rejected)
-    assert isinstance(Resolver(SPEC, None).resolve(message, Standing(START)), Build)
+    assert isinstance(Resolver(SPEC, "control").resolve(message, ControlState(START)), Rejected)
+    assert isinstance(Resolver(SPEC, None).resolve(message, ControlState(START)), Build)
 
 
 @pytest.mark.parametrize(
@@ -110,11 +120,63 @@ def test_what_makes_no_sense_is_rejected_with_the_cure(message: ControlMessage |
     assert len(plan.reason) < 400
 
 
-def test_a_join_without_a_view_that_follows_it_is_rejected() -> None:
+def test_the_asof_preset_alone_does_not_follow_join_type() -> None:
     spec = load_config(None, {"LIVETABLES_PRESETS": "asof"}).spec
     plan = resolved(ControlMessage(join="inner"), Wanted.by(spec), spec)
+    assert plan == Rejected("joinType means no view of this configuration; name the view: user_accountJoin")
+
+
+@pytest.mark.parametrize("message", [ControlMessage(join="inner"), ControlMessage(joins={"orders_by_city": "inner"})])
+def test_the_only_view_of_a_configuration_follows_join_type_and_its_own_field(message: ControlMessage) -> None:
+    plan = resolved(message, Wanted.by(SHOP), SHOP)
+    assert isinstance(plan, Build)
+    assert [view.join for view in plan.wanted.applied_to(SHOP).views] == ["inner"]
+
+
+def test_the_example_of_the_readme_can_be_switched(tmp_path: Path) -> None:
+    (example,) = [block.text for block in blocks(ROOT / "README.md") if "[views.orders_by_city]" in block.text]
+    (tmp_path / "livetables.toml").write_text(example)
+    (tmp_path / "jaas.conf").write_text("secret")
+    spec = load_config(tmp_path / "livetables.toml", {}).spec
+    message = parse(b'{"orders_by_cityJoin": "inner"}')
+    plan = resolved(message, Wanted.by(spec), spec)
+    assert isinstance(plan, Build)
+    (view,) = plan.wanted.applied_to(spec).views
+    assert (view.name, view.join) == ("orders_by_city", "inner")
+
+
+def test_a_message_names_the_view_whose_join_it_changes() -> None:
+    plan = resolved(ControlMessage(joins={"user_account": "left"}), Wanted.by(BOTH), BOTH)
+    assert isinstance(plan, Build)
+    assert plan.wanted.joins == {"final_ui": "left", "user_account": "left"}
+
+
+def test_where_no_view_is_meant_by_join_type_the_rejection_names_the_fields() -> None:
+    views = (SHOP.views[0], replace(SHOP.views[0], name="cities"))
+    spec = GenerationSpec(SHOP.tables, views)
+    plan = resolved(ControlMessage(join="inner"), Wanted.by(spec), spec)
     assert isinstance(plan, Rejected)
-    assert "final_ui" in plan.reason
+    assert plan.reason.endswith("name the view: orders_by_cityJoin, citiesJoin")
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (ControlMessage(joins={"final": "inner"}), "there is no view 'final'; did you mean \"final_uiJoin\"?"),
+        (ControlMessage(joins={"x": "inner"}), "there is no view 'x'; use one of user_accountJoin, final_uiJoin"),
+        (ControlMessage(joins={"final_ui": "cross"}), "there is no join 'cross'"),
+        (ControlMessage(join="left", joins={"final_ui": "inner"}), "ask for different joins of final_ui"),
+    ],
+)
+def test_a_join_that_no_view_can_have_is_rejected(message: ControlMessage, reason: str) -> None:
+    plan = resolved(message, Wanted.by(BOTH), BOTH)
+    assert isinstance(plan, Rejected)
+    assert reason in plan.reason
+
+
+def test_join_type_and_the_field_of_its_view_may_agree() -> None:
+    plan = resolved(ControlMessage(join="JOIN", joins={"final_ui": "inner"}))
+    assert plan == Build(Wanted(START.topics, {"final_ui": "inner"}))
 
 
 def test_other_views_keep_their_join() -> None:
@@ -127,20 +189,20 @@ def test_other_views_keep_their_join() -> None:
 def test_a_lookback_goes_with_the_asof_that_it_is_for() -> None:
     view = replace(SPEC.views[0], join="asof", lookback_seconds=60)
     spec = GenerationSpec(SPEC.tables, (view,))
-    assert Wanted(START.topics, "left").applied_to(spec).views[0].lookback_seconds is None
-    assert Wanted(START.topics, "asof").applied_to(spec).views[0].lookback_seconds == 60
+    assert Wanted(START.topics, {"final_ui": "left"}).applied_to(spec).views[0].lookback_seconds is None
+    assert Wanted(START.topics, {"final_ui": "asof"}).applied_to(spec).views[0].lookback_seconds == 60
 
 
 def test_a_topic_that_cannot_be_read_is_rejected_with_its_reason() -> None:
     unusable = {"u2": 'topic "u2" does not exist; create it'}
-    assert RESOLVER.resolve(ControlMessage({"users": "u2"}), Standing(START), unusable) == Rejected(unusable["u2"])
-    assert isinstance(RESOLVER.resolve(ControlMessage({"users": "u3"}), Standing(START), unusable), Build)
+    assert RESOLVER.resolve(ControlMessage({"users": "u2"}), ControlState(START), unusable) == Rejected(unusable["u2"])
+    assert isinstance(RESOLVER.resolve(ControlMessage({"users": "u3"}), ControlState(START), unusable), Build)
 
 
 def test_a_rollback_returns_to_what_was_before_and_is_rejected_without_it() -> None:
-    before = Wanted(START.topics, "inner")
-    assert RESOLVER.resolve(ControlMessage(rollback=True), Standing(START, before)) == Rollback(before)
-    rejected = RESOLVER.resolve(ControlMessage(rollback=True), Standing(START))
+    before = Wanted(START.topics, {"final_ui": "inner"})
+    assert RESOLVER.resolve(ControlMessage(rollback=True), ControlState(START, before)) == Rollback(before)
+    rejected = RESOLVER.resolve(ControlMessage(rollback=True), ControlState(START))
     assert isinstance(rejected, Rejected)
     assert "keep_generations" in rejected.reason
 
@@ -150,44 +212,44 @@ def join(kind: str, outcome: Outcome) -> Decided:
 
 
 def with_join(kind: str) -> Wanted:
-    message = RESOLVER.resolve(ControlMessage(join=kind), Standing(START))
+    message = RESOLVER.resolve(ControlMessage(join=kind), ControlState(START))
     assert isinstance(message, Build)
     return message.wanted
 
 
 def test_what_was_rejected_or_failed_is_not_wanted_after_a_restart() -> None:
     restored = RESOLVER.restored([join("inner", "applied"), join("asof", "failed"), join("natural", "rejected")])
-    assert restored.applied == restored.standing.wanted == with_join("inner")
-    assert restored.standing.previous == START
+    assert restored.applied == restored.state.wanted == with_join("inner")
+    assert restored.state.previous == START
     assert restored.waiting == ()
 
 
 def test_superseded_messages_go_into_what_was_applied_after_them() -> None:
     topic = Decided(ControlMessage({"users": "u2"}), "superseded")
     restored = RESOLVER.restored([topic, join("inner", "applied")])
-    assert restored.applied == Wanted({"users": "u2", "accounts": "account"}, "inner")
-    assert restored.standing.previous == START
+    assert restored.applied == Wanted({"users": "u2", "accounts": "account"}, {"final_ui": "inner"})
+    assert restored.state.previous == START
 
 
 def test_superseded_messages_wait_for_the_one_that_is_not_decided() -> None:
     topic = Decided(ControlMessage({"users": "u2"}), "superseded")
     restored = RESOLVER.restored([join("inner", "applied"), topic])
     assert restored.applied == with_join("inner")
-    assert restored.standing.wanted == Wanted({"users": "u2", "accounts": "account"}, "inner")
+    assert restored.state.wanted == Wanted({"users": "u2", "accounts": "account"}, {"final_ui": "inner"})
     assert restored.waiting == (1,)
 
 
 def test_a_rollback_is_restored_to_where_it_went() -> None:
     rollback = Decided(ControlMessage(rollback=True), "applied", with_join("inner"))
     restored = RESOLVER.restored([join("inner", "applied"), join("asof", "applied"), rollback])
-    assert restored.applied == restored.standing.wanted == with_join("inner")
-    assert restored.standing.previous == with_join("asof")
+    assert restored.applied == restored.state.wanted == with_join("inner")
+    assert restored.state.previous == with_join("asof")
 
 
 def test_the_configuration_of_today_is_what_messages_are_on_top_of() -> None:
     other = load_config(None, {"LIVETABLES_TABLES_USERS_TOPIC": "people"}).spec
     restored = Resolver(other, "control").restored([join("inner", "applied")])
-    assert restored.applied == Wanted({"users": "people", "accounts": "account"}, "inner")
+    assert restored.applied == Wanted({"users": "people", "accounts": "account"}, {"final_ui": "inner"})
 
 
 # Topics that messages may name, and other systems
@@ -199,7 +261,7 @@ def test_the_configuration_of_today_is_what_messages_are_on_top_of() -> None:
 )
 def test_messages_name_only_topics_that_are_allowed_or_configured(topic: str, is_allowed: bool) -> None:
     resolver = Resolver(SPEC, "control", ("shop.*",))
-    plan = resolver.resolve(ControlMessage({"users": topic}), Standing(Wanted.by(SPEC)))
+    plan = resolver.resolve(ControlMessage({"users": topic}), ControlState(Wanted.by(SPEC)))
     if is_allowed:
         assert isinstance(plan, Build | Unchanged)
     else:
@@ -211,13 +273,13 @@ def test_messages_name_only_topics_that_are_allowed_or_configured(topic: str, is
 
 def test_a_message_for_another_system_is_rejected_by_one_that_has_a_name() -> None:
     message = ControlMessage(join="inner", system="staging")
-    plan = Resolver(SPEC, "control", system="production").resolve(message, Standing(Wanted.by(SPEC)))
+    plan = Resolver(SPEC, "control", system="production").resolve(message, ControlState(Wanted.by(SPEC)))
     assert plan == Rejected("it is for the system 'staging'; this one is production (control.system)")
     for system in ("staging", None):  # its own name, and none
         resolver = Resolver(SPEC, "control", system=system)
-        assert isinstance(resolver.resolve(message, Standing(Wanted.by(SPEC))), Build)
+        assert isinstance(resolver.resolve(message, ControlState(Wanted.by(SPEC))), Build)
 
 
 def test_a_message_without_a_system_is_for_all() -> None:
     resolver = Resolver(SPEC, "control", system="production")
-    assert isinstance(resolver.resolve(ControlMessage(join="inner"), Standing(Wanted.by(SPEC))), Build)
+    assert isinstance(resolver.resolve(ControlMessage(join="inner"), ControlState(Wanted.by(SPEC))), Build)

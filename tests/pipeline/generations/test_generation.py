@@ -19,7 +19,7 @@ from livetables.local.broker import Broker
 from livetables.pipeline.flow.plan import shapes
 from livetables.pipeline.generations import generation as running_module
 from livetables.pipeline.generations.checkpoints import Checkpoints
-from livetables.pipeline.generations.generation import Ground, RunningGeneration
+from livetables.pipeline.generations.generation import GenerationContext, RunningGeneration
 from livetables.pipeline.generations.state import Event, to_retire
 from livetables.pipeline.generations.wanted import Wanted
 from tests.support.kafka import wait_until
@@ -37,8 +37,8 @@ def test_a_clock_that_is_set_makes_no_generation_older_or_younger(monkeypatch: p
     clock, steady = [datetime(2026, 1, 31, tzinfo=UTC)], [100.0]
     monkeypatch.setattr(running_module, "datetime", SimpleNamespace(now=lambda _: clock[0]))
     monkeypatch.setattr(running_module, "time", SimpleNamespace(monotonic=lambda: steady[0]))
-    ground = cast(Ground, SimpleNamespace(config=load_config(None, {})))
-    generation = RunningGeneration(ground, GENERATION, Wanted.by(ground.config.spec), {})
+    context = cast(GenerationContext, SimpleNamespace(config=load_config(None, {})))
+    generation = RunningGeneration(context, GENERATION, Wanted.by(context.config.spec), {})
     clock[0], steady[0] = datetime(2016, 1, 31, tzinfo=UTC), 107.0
     assert generation.age_seconds == 7.0
     events: tuple[Event, ...] = ("query_started", "published", "replaced")
@@ -59,10 +59,12 @@ def test_what_fails_in_a_batch_is_told_by_its_root_cause(spark: SparkSession, br
             "LIVETABLES_PIPELINE_SERVER": server.flight,
         }
         checkpoints = Checkpoints(spark, str(tmp_path / "checkpoints"))
-        ground = Ground(spark, load_config(None, settings), TOKEN, checkpoints)
-        generation = RunningGeneration(ground, GENERATION, Wanted(dict(stage.topics.items()), "left"), {})
+        context = GenerationContext(spark, load_config(None, settings), TOKEN, checkpoints)
+        generation = RunningGeneration(
+            context, GENERATION, Wanted(dict(stage.topics.items()), {"final_ui": "left"}), {}
+        )
         try:
-            url = ground.sink().begin(GENERATION, shapes(generation.spec))
+            url = context.sink().begin(GENERATION, shapes(generation.spec))
             generation.start(url)
             wait_until(generation.is_working, "the first batch")
             generation.stop()
@@ -73,7 +75,7 @@ def test_what_fails_in_a_batch_is_told_by_its_root_cause(spark: SparkSession, br
             for _ in range(TRIES):
                 generation.start(url)
                 wait_until(generation.has_died, "the query dies")
-                generation.bury()
+                generation.record_death()
                 told = generation.trouble or ""
                 assert "Py4J" not in told
                 assert "Traceback" not in told

@@ -8,17 +8,25 @@ from typing import get_args
 import pytest
 
 from livetables.config.values import GenerationsConfig
-from livetables.pipeline.generations.state import ENDED, STATES, TRANSITIONS, Event, State, next_state, to_retire
+from livetables.pipeline.generations.state import (
+    ENDED,
+    STATES,
+    TRANSITIONS,
+    Event,
+    GenerationState,
+    next_state,
+    to_retire,
+)
 
 EVENTS: tuple[Event, ...] = get_args(Event)
 
 
 def test_every_state_is_in_the_table() -> None:
-    assert set(TRANSITIONS) == set(STATES) == set(get_args(State))
+    assert set(TRANSITIONS) == set(STATES) == set(get_args(GenerationState))
 
 
 @pytest.mark.parametrize(("state", "event"), list(product(STATES, EVENTS)))
-def test_an_event_leads_to_a_state_or_is_impossible(state: State, event: Event) -> None:
+def test_an_event_leads_to_a_state_or_is_impossible(state: GenerationState, event: Event) -> None:
     if event in TRANSITIONS[state]:
         assert next_state(state, event) in STATES
     else:
@@ -27,7 +35,7 @@ def test_an_event_leads_to_a_state_or_is_impossible(state: State, event: Event) 
 
 
 def test_the_usual_life_ends_retired() -> None:
-    state: State = "building"
+    state: GenerationState = "building"
     seen = [state]
     events: tuple[Event, ...] = ("query_started", "published", "replaced", "published", "replaced", "dismissed")
     for event in events:

@@ -624,6 +624,7 @@ def pipeline(door: ControlDoor, outcome: Receipt | RequestError) -> Iterator[lis
         {"usersTopic": "users_2", "accountsTopic": "", "joinType": "left"},
         {"joinType": "asof"},
         {"orders_2Topic": "o"},
+        {"orders_by_cityJoin": "inner"},
         {"rollback": True},
         {"discard": "g7-1f3a9c2e"},
     ],
@@ -649,6 +650,8 @@ def test_a_control_message_is_published_as_it_is(services: Services, client: Cli
         {"usersTopic": "\ud800"},
         {"users-Topic": "x"},
         {"Topic": "x"},
+        {"Join": "left"},
+        {"orders_by_cityJoin": 1},
         {"jointype": "left"},
         {"rollback": False},
         {"rollback": "yes"},
@@ -661,6 +664,12 @@ def test_a_control_message_of_another_shape_is_refused(services: Services, clien
     response = client.post("/api/control", json.dumps(message))
     assert (response.status_code, problem_of(response)["code"]) == (422, "invalid")
     assert services.control.take(0) == []
+
+
+def test_a_control_field_that_is_unknown_is_answered_with_the_known_ones(client: Client) -> None:
+    problem = problem_of(client.post("/api/control", {"jointype": "left"}))["problem"]
+    assert '"jointype" is not a field of control messages' in problem
+    assert "use <table>Topic, <view>Join, joinType, rollback or discard" in problem
 
 
 @pytest.mark.parametrize(

@@ -257,7 +257,7 @@ export class LiveTablesClient {
   // HTTP
 
   /**
-   * Publish a control message, like { usersTopic: "users_2", joinType: "left" } or { rollback: true }.
+   * Publish a control message, like { usersTopic: "users_2", orders_by_cityJoin: "left" } or { rollback: true }.
    *
    * It has an id of its own: when the answer got lost it is sent again, and published once.
    */

@@ -10,6 +10,7 @@ from livetables.model.control_message import ControlMessage, Unreadable, parse
 from livetables.model.spec import record_id
 from livetables.pipeline.control.resolve import (
     Build,
+    ControlState,
     Decided,
     Discard,
     Outcome,
@@ -17,17 +18,18 @@ from livetables.pipeline.control.resolve import (
     Rejected,
     Resolver,
     Rollback,
-    Standing,
     Unchanged,
 )
 from livetables.pipeline.generations.wanted import Wanted
-from livetables.pipeline.log import tell, warn
+from livetables.pipeline.log import log_event, warn
 from livetables.pipeline.reporting import status
 from livetables.pipeline.reporting.status_tables import StatusTables
 
+IGNORED_SHOWN_MAX = 5  # names of unknown fields
+
 
 class Decisions:
-    """Decides on messages in the order in which they come. Its outcomes are rows of `control_raw`.
+    """Decisions on messages, in the order in which they come. Their outcomes are rows of `control_raw`.
 
     Messages that came while a build was under way *wait* for its end: the last that asked for one, and those that went
     into what it asked for. When the build fails they all have failed, and what was applied last is wanted again.
@@ -53,22 +55,27 @@ class Decisions:
         repeated = {_id(record) for record in records if self._first_of(record, parse(record.value)) is not record}
         # One that was sent twice counts once, where it came first.
         restored = self._resolver.restored(each for place, each in known.items() if place not in repeated)
-        self.settled, self.wanted = restored.applied, restored.standing.wanted
+        self.settled, self.wanted = restored.applied, restored.state.wanted
         self.last_applied = next((row["lastApplied"] for row in self._tables.rows("orchestrator_status")), None)
         self.undecided = [record for record in records if _id(record) not in known]
-        self._previous = restored.standing.previous
+        self._previous = restored.state.previous
         self._is_restoring = True
         counted = [place for place in known if place not in repeated]
         self._waiting = {counted[place]: "superseded" for place in restored.waiting}
-        tell("control_read", messages=len(records), undecided=len(self.undecided), **status.pointed_to(self.wanted))
+        log_event(
+            "control_read",
+            messages=len(records),
+            undecided=len(self.undecided),
+            **status.pointed_to(self.wanted, self._resolver.spec),
+        )
 
     def topics_asked_for(self) -> set[str]:
-        """The topics that undecided messages name."""
+        """Return the topics that undecided messages name."""
         messages = [parse(record.value) for record in self.undecided]
         return {topic for each in messages if isinstance(each, ControlMessage) for topic in each.topics.values()}
 
     def decide(self, unusable: Mapping[str, str], lingering: Wanted | None, kept: Iterable[str] = ()) -> Plan:
-        """Decide on the first undecided message: `unusable` tells why topics cannot be read.
+        """Decide on the first undecided message: `unusable` has why topics cannot be read.
 
         A Rollback or a Discard is the caller's to make before it is `decided`; everything else is done.
         """
@@ -79,36 +86,36 @@ class Decisions:
         first = self._first_of(record, message)
         if first is not record:
             self._settle(_id(record), "unchanged", f"it is message {_place(first)}, sent twice")
-            tell("repeated", partition=record.partition, offset=record.offset, first=first.offset)
+            log_event("repeated", partition=record.partition, offset=record.offset, first=first.offset)
             return Unchanged()
         previous = self._previous if lingering is None and self._is_restoring else lingering
-        plan = self._resolver.resolve(message, Standing(self.wanted, previous, tuple(kept)), unusable)
+        plan = self._resolver.resolve(message, ControlState(self.wanted, previous, tuple(kept)), unusable)
         match plan:
             case Rejected(reason):
                 self._settle(_id(record), "rejected", reason)
                 self.notice = f"message {_place(record)} was rejected: {reason}"
-                tell("rejected", partition=record.partition, offset=record.offset, why=reason)
+                log_event("rejected", partition=record.partition, offset=record.offset, why=reason)
             case Unchanged():
                 self._waiting[_id(record)] = "unchanged"
                 self.notice = ""
-                tell("resolved", **status.pointed_to(self.wanted), changed=False)
+                log_event("resolved", **status.pointed_to(self.wanted, self._resolver.spec), changed=False)
             case Discard(generation):
-                tell("resolved", discard=generation)
+                log_event("resolved", discard=generation)
             case Build(wanted) | Rollback(wanted):
                 self._supersede(record)
                 self._waiting[_id(record)] = "applied"
                 self._previous, self.wanted = self.wanted, wanted
                 self.notice = ""
-                tell("resolved", **status.pointed_to(wanted), changed=True)
+                log_event("resolved", **status.pointed_to(wanted, self._resolver.spec), changed=True)
         return plan
 
     def decided(self) -> None:
-        """The first undecided message is done with."""
+        """Remove the first undecided message: it is done with."""
         del self.undecided[0]
         self._is_restoring = self._is_restoring and bool(self.undecided)
 
     def discarded(self, generation: str) -> None:
-        """The first undecided message asked to remove a generation, which is gone."""
+        """Settle the first undecided message, which asked to remove a generation: it is gone."""
         self._settle(_id(self.undecided[0]), "applied", f"{generation} was removed", generation)
         self.notice = ""
 
@@ -117,7 +124,7 @@ class Decisions:
         return bool(self._waiting)
 
     def concluded(self, wanted: Wanted, generation: str, why: str, *, was_live: bool) -> None:
-        """What was wanted is live, or was so all the time."""
+        """Settle what waits: what was wanted is live, or was so all the time."""
         self.settled = self.wanted = wanted
         for message, outcome in self._waiting.items():
             if outcome != "superseded":
@@ -126,17 +133,17 @@ class Decisions:
         self.last_applied = self.last_applied or datetime.now(UTC)
 
     def failed(self, outcome: Outcome, reason: str) -> None:
-        """What was wanted cannot be had: what was applied last is wanted again."""
+        """Settle what waits: what was wanted failed, and what was applied last is wanted again."""
         for message, hoped in self._waiting.items():
             why = reason if hoped == "applied" else f"the message that it went into did not come to be live: {reason}"
             self._settle(message, outcome, why)
         self._waiting = {}
         self.wanted = self.settled
         self.notice = f"{outcome}: {reason}"
-        tell(outcome, why=reason)
+        log_event(outcome, why=reason)
 
     def _decided_before(self, record: ControlRecord) -> Decided | None:
-        """What became of a message before the start. A topic that was created again may have another at its place."""
+        """Return what became of a message before the start. A topic created again may have another at its place."""
         row = self._tables.row("control_raw", _id(record))
         if not row or row["ts"] != record.timestamp or row["raw"] != status.readable(record.value):
             return None
@@ -145,18 +152,21 @@ class Decisions:
         message = parse(record.value)
         is_rollback = isinstance(message, ControlMessage) and message.rollback
         generation = self._tables.row("generations", row["generation"]) if is_rollback else None
-        wanted = status.pointed_by(generation, Wanted.by(self._resolver.spec)) if generation else None
+        wanted = status.pointed_by(generation, self._resolver.spec) if generation else None
         return Decided(message, row["outcome"], wanted)
 
     def _record(self, record: ControlRecord, message: ControlMessage | Unreadable) -> None:
         raw = status.readable(record.value)
         place = {"_id": _id(record), "ts": record.timestamp, "partition": record.partition, "offset": record.offset}
         undecided = {"outcome": None, "why": None, "generation": None, "decided": None}
-        self._tables.set("control_raw", {**place, "raw": raw, **status.asked_for(message), **undecided})
-        tell("control", partition=record.partition, offset=record.offset, value=raw)
+        self._tables.set(
+            "control_raw", {**place, "raw": raw, **status.asked_for(message, self._resolver.spec), **undecided}
+        )
+        ignored = _shown(message.ignored) if isinstance(message, ControlMessage) and message.ignored else None
+        log_event("control", partition=record.partition, offset=record.offset, value=raw, ignored=ignored)
 
     def _first_of(self, record: ControlRecord, message: ControlMessage | Unreadable) -> ControlRecord:
-        """The first record that has the id of this one: another one, if a lost answer had it sent twice."""
+        """Return the first record that has the id of this one: another one, if a lost answer had it sent twice."""
         message_id = message.message_id if isinstance(message, ControlMessage) else None
         if message_id is None:
             return record
@@ -185,10 +195,23 @@ class Decisions:
 
     def _settle(self, message: int, outcome: Outcome, why: str, generation: str | None = None) -> None:
         now = datetime.now(UTC)
+        why = "; ".join(filter(None, [why, self._ignored_fields(message)]))
         row = {"_id": message, "outcome": outcome, "why": why, "generation": generation, "decided": now}
         self._tables.set("control_raw", row)
         if outcome in ("applied", "unchanged"):
             self.last_applied = now
+
+    def _ignored_fields(self, message: int) -> str:
+        """Name the fields of a message that are unknown, if it has any."""
+        raw = (self._tables.row("control_raw", message) or {}).get("raw")
+        read = parse(raw.encode()) if raw else None
+        return f"ignored: {_shown(read.ignored)}" if isinstance(read, ControlMessage) and read.ignored else ""
+
+
+def _shown(names: Sequence[str]) -> str:
+    """Name fields that a stranger has named: not all, and not at any length."""
+    more = ["..."] if len(names) > IGNORED_SHOWN_MAX else []
+    return ", ".join([*(ascii(name)[:80] for name in names[:IGNORED_SHOWN_MAX]), *more])
 
 
 def _id(record: ControlRecord) -> int:

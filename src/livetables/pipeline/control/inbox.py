@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class Inbox:
-    """Follows the control topic on a thread of its own."""
+    """Reader of the control topic, on a thread of its own."""
 
     def __init__(self, topic: ControlTopic) -> None:
         self.trouble: TopicError | None = None  # why nothing can be read now
@@ -35,7 +35,7 @@ class Inbox:
         self._thread = threading.Thread(target=self._follow, name="control-inbox", daemon=True)
 
     def history(self) -> list[ControlRecord]:
-        """Everything that is on the topic, from its beginning; it is created if it is missing."""
+        """Return everything that is on the topic, from its beginning; create it if it is missing."""
         self._topic.create_if_missing()
         records: list[ControlRecord] = []
         while not self._topic.is_at_end():
@@ -46,7 +46,7 @@ class Inbox:
         self._thread.start()
 
     def take(self, seconds_max: float) -> list[ControlRecord]:
-        """What has come: the first message in that time, and those that follow it closely."""
+        """Return what has come: the first message in that time, and those that follow it closely."""
         taken: list[ControlRecord] = []
         deadline = time.monotonic() + BURST_SECONDS_MAX
         with suppress(queue.Empty):
@@ -72,17 +72,17 @@ class Inbox:
                 self._stopping.wait(AFTER_ERROR_SECONDS)
 
 
-class Doorman:
-    """Publishes what clients send to the server's control door, on a thread of its own."""
+class ControlPublisher:
+    """Publisher of the control messages that clients send to the server, on a thread of its own."""
 
     def __init__(self, topic: ControlTopic, sink: FlightSink, system: str) -> None:
-        """`system` is told with each message: whoever else reads the topic knows for whom it is."""
+        """`system` goes with each message: whoever else reads the topic knows for whom it is."""
         self._topic = topic
         self._sink = sink
         self._system = system
         self._published_before: OrderedDict[str, Receipt] = OrderedDict()  # by the message's id
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._serve, name="control-door", daemon=True)
+        self._thread = threading.Thread(target=self._serve, name="control-publisher", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -98,7 +98,7 @@ class Doorman:
                 for request in self._sink.control_requests(READ_SECONDS):
                     self._sink.control_settled(request.request_id, self._published(request))
             except SinkError as error:
-                log.debug("%s", error.problem)  # whoever waits for the answer is told by the server
+                log.debug("%s", error.problem)  # the server reports it to whoever waits for the answer
                 self._stopping.wait(AFTER_ERROR_SECONDS)
 
     def _published(self, request: ControlRequest) -> Receipt | RequestError:

@@ -18,13 +18,13 @@ from livetables.pipeline.control.decisions import Decisions
 from livetables.pipeline.control.inbox import Inbox
 from livetables.pipeline.control.resolve import Discard, Outcome, Resolver, Rollback
 from livetables.pipeline.control.system import system_of
-from livetables.pipeline.generations.generation import NAME, Ground, RunningGeneration
+from livetables.pipeline.generations.generation import NAME, GenerationContext, RunningGeneration
 from livetables.pipeline.generations.state import ENDED, Event, to_retire
-from livetables.pipeline.generations.supervision import Running, Supervision
+from livetables.pipeline.generations.supervision import RunningGenerations, Supervision
 from livetables.pipeline.generations.wanted import Wanted
-from livetables.pipeline.log import tell
+from livetables.pipeline.log import log_event
 from livetables.pipeline.reporting import status
-from livetables.pipeline.reporting.reporter import Telling
+from livetables.pipeline.reporting.reporter import Reporter
 from livetables.pipeline.reporting.status_tables import StatusTables
 from livetables.pipeline.server_client import FencedError, FlightSink, NoAnswerError, StoredGeneration
 
@@ -39,26 +39,31 @@ REBUILD_SECONDS_MAX = 60.0
 
 
 class Orchestrator:
-    """Runs generations. One thread runs it."""
+    """Loop that runs generations. One thread runs it."""
 
     def __init__(
-        self, ground: Ground, sink: FlightSink, topics: KafkaTopics, inbox: Inbox, say: Callable[[str], None]
+        self,
+        context: GenerationContext,
+        sink: FlightSink,
+        topics: KafkaTopics,
+        inbox: Inbox,
+        say: Callable[[str], None],
     ) -> None:
-        self._ground = ground
-        self._spec = ground.config.spec
+        self._context = context
+        self._spec = context.config.spec
         self._sink = sink
         self._topics = topics
         self._inbox = inbox
         self._tables = StatusTables(sink, self._spec)
-        control = ground.config.control
+        control = context.config.control
         # On another cluster, a topic of that name is like any other.
         self._control_topic = control.topic if control.kafka is None else None
-        resolver = Resolver(self._spec, self._control_topic, control.topics, control.system, system_of(ground.config))
+        resolver = Resolver(self._spec, self._control_topic, control.topics, control.system, system_of(context.config))
         self._decisions = Decisions(resolver, self._tables)
-        self._running = Running()
+        self._running = RunningGenerations()
         self._supervision = Supervision(self._running, topics, sink)
-        ui = ground.spark.sparkContext.uiWebUrl
-        self._telling = Telling(self._running, self._decisions, self._tables, sink, say, ui)
+        ui = context.spark.sparkContext.uiWebUrl
+        self._reporter = Reporter(self._running, self._decisions, self._tables, sink, say, ui)
         self._left_over: StoredGeneration | None = None  # published before the start, and not resumed
         self._left_over_lost = 0  # records of it that its successor does not have
         self._kept: dict[str, Wanted] = {}  # generations that stay until somebody says otherwise, oldest first
@@ -69,7 +74,7 @@ class Orchestrator:
         self._undecided_since = self._build_due = self._sweep_due = self._list_due = 0.0
 
     def run(self, stop: threading.Event) -> None:
-        """Take messages, watch over what runs, build, retire and tell, until told to stop.
+        """Take messages, watch over what runs, build, retire and report, until `stop` is set.
 
         Any step may find Kafka or the server away. It is then made again in the next round, and the others go on.
         """
@@ -79,7 +84,7 @@ class Orchestrator:
             self._advance,
             self._retire,
             self._list_topics,
-            self._tell,
+            self._report,
         )
         while not stop.is_set():
             for step in steps:
@@ -91,11 +96,11 @@ class Orchestrator:
                     raise  # another pipeline has taken over: nothing that this one does counts any more
                 except LivetablesError as error:
                     if name not in self._hampered:
-                        tell("hampered", step=name, problem=error.problem)
+                        log_event("hampered", step=name, problem=error.problem)
                     self._hampered[name] = error
 
     def stop(self) -> None:
-        """End all queries. The live generation is resumed where it was at the next start."""
+        """Stop all queries. The live generation is resumed where it was at the next start."""
         for generation in self._running.all():
             generation.stop()
 
@@ -104,8 +109,8 @@ class Orchestrator:
     def resume(self) -> None:
         """Restore what is wanted from the control topic, and clear away what earlier generations left."""
         self._undecided_since = time.monotonic()
-        if not self._ground.pipeline_number:
-            self._ground.pipeline_number = self._sink.start_pipeline()
+        if not self._context.pipeline_number:
+            self._context.pipeline_number = self._sink.start_pipeline()
         self._tables.load()
         stored = {each.name: each for each in self._sink.generations() if NAME.fullmatch(each.name)}
         self._left_over = next((each for each in stored.values() if each.published), None)
@@ -113,7 +118,7 @@ class Orchestrator:
         kept = {self._left_over.name} if self._left_over else set()
         rows = self._tables.rows("generations")
         self._kept = {
-            row["generation"]: status.pointed_by(row, Wanted.by(self._spec))
+            row["generation"]: status.pointed_by(row, self._spec)
             for row in rows
             if row["generation"] in stored.keys() - kept and row.get("lost") and row["state"] not in ENDED
         }
@@ -125,30 +130,32 @@ class Orchestrator:
             self._free(name)
         for row in rows:
             if row["generation"] not in kept and row["state"] not in ENDED:
-                self._telling.ended(row["generation"], "retired", "the pipeline ended before it did")
+                self._reporter.ended(row["generation"], "retired", "the pipeline ended before it did")
             elif row["generation"] in self._kept and row["state"] != "kept":
-                self._telling.kept(row["generation"], _kept_why(row["generation"], row["lost"]))
+                self._reporter.kept(row["generation"], _kept_why(row["generation"], row["lost"]))
 
-    def waits(self, problem: str) -> None:
-        """Say why nothing can be resumed yet."""
-        self._telling.waits(self._left_over.name if self._left_over else None, problem)
+    def report_waiting(self, problem: str) -> None:
+        """Report why nothing can be resumed yet."""
+        self._reporter.report_waiting(self._left_over.name if self._left_over else None, problem)
 
     def _adopt(self, left_over: StoredGeneration) -> None:
         """Resume what was live before the start, if its checkpoint is there and the configuration fits it."""
-        if left_over.positions and not self._ground.checkpoints.exists(left_over.name):
+        if left_over.positions and not self._context.checkpoints.exists(left_over.name):
             return
         for wanted in (self._decisions.settled, self._decisions.wanted):
             topics = self._looked_at(wanted)
             if isinstance(topics, str) or not left_over.name.endswith(f"-{self._fingerprint(wanted, topics)}"):
                 continue
-            live = self._running.live = RunningGeneration(self._ground, left_over.name, wanted, topics, "live")
+            live = self._running.live = RunningGeneration(self._context, left_over.name, wanted, topics, "live")
             live.started, live.switched = left_over.begun, left_over.published
             self._left_over = None
-            tell("resumed", generation=live.name, sequence=left_over.sequence, **status.pointed_to(wanted))
+            log_event(
+                "resumed", generation=live.name, sequence=left_over.sequence, **status.pointed_to(wanted, self._spec)
+            )
             if wanted == self._decisions.wanted:
                 was_live = wanted == self._decisions.settled
                 self._decisions.concluded(wanted, live.name, "it is live", was_live=was_live)
-            self._telling.is_live(live)
+            self._reporter.is_live(live)
             self._supervision.start(live)
             return
 
@@ -177,7 +184,7 @@ class Orchestrator:
             elif isinstance(plan, Discard):
                 self._discard(plan.generation)
             self._decisions.decided()
-            self._telling.is_due_now()
+            self._reporter.is_due_now()
 
     def _advance(self) -> None:
         """Bring what is live nearer to what is wanted."""
@@ -202,18 +209,18 @@ class Orchestrator:
             self._begin_build(wanted)
 
     def _retire(self) -> None:
-        """Let old generations go when it is time, or when they are of no use any more."""
+        """Remove old generations when it is time, or when they are of no use any more."""
         if self._left_over and self._running.live:
             name = self._left_over.name
             if self._left_over_lost:
                 row = self._tables.row("generations", name) or {}
-                self._keep(name, status.pointed_by(row, Wanted.by(self._spec)), self._left_over_lost)
+                self._keep(name, status.pointed_by(row, self._spec), self._left_over_lost)
             else:
                 self._free(name)
-                self._telling.ended(name, "retired", "it could not be resumed, and another is live")
+                self._reporter.ended(name, "retired", "it could not be resumed, and another is live")
             self._left_over = None
         lingering = self._running.lingering
-        due = to_retire([(each, each.since) for each in lingering], time.monotonic(), self._ground.config.generations)
+        due = to_retire([(each, each.since) for each in lingering], time.monotonic(), self._context.config.generations)
         for generation in list(lingering):
             useless = generation.outdated or (generation.problem if generation.has_failed() else None)
             if (generation in due or useless) and generation.lost:
@@ -235,18 +242,18 @@ class Orchestrator:
         self._list_due = time.monotonic() + LIST_SECONDS
         try:
             names = set(self._topics.names()[:TOPICS_MAX]) - {self._control_topic}
-        except TopicError:  # the other steps tell if Kafka is away
+        except TopicError:  # the other steps report it if Kafka is away
             return
         for name in sorted(names):
             self._tables.set("kafka_topics", {"topic": name})
         self._tables.keep_only("kafka_topics", names)
 
-    def _tell(self) -> None:
-        """Say how everything fares."""
+    def _report(self) -> None:
+        """Report the current state."""
         hampered = next((error.problem for error in self._hampered.values()), None)
         trouble = self._inbox.trouble
         away = f"{trouble.problem}; {trouble.cure}" if trouble else None
-        self._telling.tell(self._left_over.name if self._left_over else None, hampered or away)
+        self._reporter.report(self._left_over.name if self._left_over else None, hampered or away)
 
     # Building beside, switching once
 
@@ -257,9 +264,9 @@ class Orchestrator:
             return
         self._last_number += 1
         name = f"g{self._last_number}-{self._fingerprint(wanted, topics)}"
-        build = self._running.build = RunningGeneration(self._ground, name, wanted, topics)
-        tell("build", generation=name, **status.pointed_to(wanted), records=build.records_to_read)
-        self._telling.is_due_now()
+        build = self._running.build = RunningGeneration(self._context, name, wanted, topics)
+        log_event("build", generation=name, **status.pointed_to(wanted, self._spec), records=build.records_to_read)
+        self._reporter.is_due_now()
         self._supervision.start(build)
 
     def _advance_build(self, build: RunningGeneration) -> None:
@@ -275,20 +282,20 @@ class Orchestrator:
             self._supervision.look()  # and change to real time, where it takes over when it follows its topics
         read, to_read = build.records_read, build.records_to_read
         if build.has_read_all and build.mode == "real_time" and build.is_working():
-            if not build.is_following and seconds < self._ground.config.generations.switch_after_seconds:
+            if not build.is_following and seconds < self._context.config.generations.switch_after_seconds:
                 return
-            tell("caught_up", generation=build.name, records=to_read, seconds=f"{seconds:.1f}")
+            log_event("caught_up", generation=build.name, records=to_read, seconds=f"{seconds:.1f}")
             why = f"it has caught up with {to_read:,} records"
         elif (
             build.is_working()
             and read > 0
-            and seconds >= self._ground.config.generations.switch_after_seconds
+            and seconds >= self._context.config.generations.switch_after_seconds
             and not (self._running.live or self._left_over)  # what is complete stays until what is next is so too
         ):
             why = f"after {seconds:.0f} s it takes over with {read:,} of {to_read:,} records read"
         else:
             return
-        stored = self._supervision.count()  # it is told to be live with its rows, not some seconds before them
+        stored = self._supervision.count()  # it is reported as live with its rows, not some seconds before them
         if self._running.live and build.name in stored:
             letters = self._sink.dead_letters(build.name)
             if misfit := build.misfit(self._running.live.wanted, letters, stored[build.name].rows):
@@ -309,10 +316,10 @@ class Orchestrator:
         self._builds_failed += 1
         delay = delay_seconds(self._builds_failed, REBUILD_SECONDS, REBUILD_SECONDS_MAX)
         self._build_due = time.monotonic() + delay
-        self._telling.is_due_now()
+        self._reporter.is_due_now()
 
     def _roll_back(self, target: RunningGeneration) -> None:
-        """Let an old generation be live again, at once."""
+        """Make an old generation live again, at once."""
         lost = self._lost_to(target)
         if self._published(target):
             if target in self._running.lingering:
@@ -323,7 +330,7 @@ class Orchestrator:
             self._decisions.failed("failed", target.outdated or "")
 
     def _lost_to(self, successor: RunningGeneration) -> str:
-        """What the one that is shown has and its successor, by Kafka's doing, has not; in a sentence, if it has any.
+        """Return in a sentence the records that are shown and that neither Kafka nor the successor has, if any.
 
         The server has it in writing before the switch, so that a crash right after it does not remove the only copy.
         """
@@ -344,38 +351,38 @@ class Orchestrator:
             self._left_over_lost = records
         if not records:
             return ""
-        self._telling.loses(before.name, records)
+        self._reporter.loses(before.name, records)
         for topic, count in lost.items():
-            tell("loses", generation=before.name, successor=successor.name, topic=topic, records=count)
+            log_event("loses", generation=before.name, successor=successor.name, topic=topic, records=count)
         topics = " and ".join(f"{count:,} records of topic {topic}" for topic, count in lost.items())
         return f"Kafka no longer has {topics}; {_kept_why(before.name, records)}"
 
     def _keep(self, name: str, wanted: Wanted, records: int) -> None:
-        """Let an old generation stay, without a query, until somebody says that it may go."""
+        """Keep an old generation, without a query, until a control message discards it."""
         self._kept[name] = wanted
-        self._telling.kept(name, _kept_why(name, records))
-        tell("kept", generation=name, records=records)
+        self._reporter.kept(name, _kept_why(name, records))
+        log_event("kept", generation=name, records=records)
 
     def _discard(self, name: str) -> None:
         """Remove a generation that was kept."""
         self._free(name)
         del self._kept[name]
-        self._telling.ended(name, "retired", "a control message discarded it")
-        tell("retired", generation=name, why="a control message discarded it")
+        self._reporter.ended(name, "retired", "a control message discarded it")
+        log_event("retired", generation=name, why="a control message discarded it")
         self._decisions.discarded(name)
 
     def _woken(self, name: str) -> RunningGeneration:
-        """A generation that was kept, to go on where it was if it can, and else to be shown as it is."""
+        """Return a generation that was kept, to go on where it was if it can, and else to be shown as it is."""
         wanted = self._kept[name]
         topics = self._looked_at(wanted)
         known = {} if isinstance(topics, str) else topics
-        woken = RunningGeneration(self._ground, name, wanted, known, "kept")
+        woken = RunningGeneration(self._context, name, wanted, known, "kept")
         woken.is_held = True
         if isinstance(topics, str):
             woken.outdated = topics
         elif not name.endswith(f"-{self._fingerprint(wanted, topics)}"):
             woken.outdated = f"{name} was built with another configuration, or its topics were created again since"
-        elif not self._ground.checkpoints.exists(name):
+        elif not self._context.checkpoints.exists(name):
             woken.outdated = f"the checkpoint of {name} is gone"
         return woken
 
@@ -391,32 +398,32 @@ class Orchestrator:
         return True
 
     def _take_over(self, generation: RunningGeneration, why: str, lost: str) -> None:
-        """It is published: what was live lingers, and the messages that waited for it are applied."""
+        """Make a published generation live: what was live lingers, and the messages that waited for it are applied."""
         why = "; ".join(filter(None, [why, lost]))
         before, self._running.live = self._running.live, generation
         generation.move("published")
         generation.switched = datetime.now(UTC)
-        tell("switched", generation=generation.name, before=before.name if before else None, why=why)
+        log_event("switched", generation=generation.name, before=before.name if before else None, why=why)
         if before:
             before.move("replaced")
             self._running.lingering.insert(0, before)
-            tell("lingering", generation=before.name, why=before.outdated)
+            log_event("lingering", generation=before.name, why=before.outdated)
         generation.lost = 0
         self._decisions.concluded(generation.wanted, generation.name, why, was_live=False)
         self._decisions.notice = lost
-        self._telling.is_live(generation)
+        self._reporter.is_live(generation)
 
     def _end(self, generation: RunningGeneration, event: Event, why: str | None) -> None:
         """Stop a generation's query, and free its rows, checkpoint and state."""
         generation.stop()
         self._free(generation.name)
         generation.move(event)
-        self._telling.ended(generation.name, generation.state, why)
-        tell(generation.state, generation=generation.name, why=why)
+        self._reporter.ended(generation.name, generation.state, why)
+        log_event(generation.state, generation=generation.name, why=why)
 
     def _free(self, name: str) -> None:
         self._sink.drop(name)
-        self._ground.checkpoints.remove(name)
+        self._context.checkpoints.remove(name)
 
     def _sweep(self) -> None:
         """Remove checkpoints that came back: Spark writes a last snapshot of a query's state a while after its end."""
@@ -424,16 +431,16 @@ class Orchestrator:
         if self._left_over:
             kept.add(self._left_over.name)
         for name in self._checkpoints() - kept:
-            self._ground.checkpoints.remove(name)
+            self._context.checkpoints.remove(name)
 
     def _checkpoints(self) -> set[str]:
-        """The generations that have a checkpoint; what else is in that directory is not ours."""
-        return {name for name in self._ground.checkpoints.generations() if NAME.fullmatch(name)}
+        """Return the generations that have a checkpoint; what else is in that directory is not ours."""
+        return {name for name in self._context.checkpoints.generations() if NAME.fullmatch(name)}
 
-    # What they rest on
+    # Topics and fingerprints
 
     def _looked_at(self, wanted: Wanted) -> dict[str, Topic] | str:
-        """The topics of what is wanted, or why one of them cannot be read."""
+        """Return the topics of what is wanted, or why one of them cannot be read."""
         names = set(wanted.topics.values())
         found = {name: each for name, each in self._just_seen.items() if name in names}
         if names != found.keys():
@@ -448,7 +455,7 @@ class Orchestrator:
         return {name: each for name, each in found.items() if isinstance(each, Topic)}
 
     def _fingerprint(self, wanted: Wanted, topics: dict[str, Topic]) -> str:
-        return self._ground.fingerprint(wanted.applied_to(self._spec), topics)
+        return self._context.fingerprint(wanted.applied_to(self._spec), topics)
 
 
 def _kept_why(name: str, records: int) -> str:

@@ -8,10 +8,16 @@ from fnmatch import fnmatchcase
 from typing import Literal
 
 from livetables.config.settings import choice
-from livetables.model.control_message import ControlMessage, Unreadable
-from livetables.model.joins import JOIN_CURE, join_called
+from livetables.model.control_message import (
+    JOIN_FIELD,
+    JOIN_SUFFIX,
+    ControlMessage,
+    Unreadable,
+    topic_field,
+)
+from livetables.model.joins import JOIN_CURE, JoinType, join_called
 from livetables.model.spec import TOPIC_CURE, GenerationSpec, is_topic_name
-from livetables.pipeline.generations.wanted import SWITCHED_VIEW, Wanted
+from livetables.pipeline.generations.wanted import Wanted
 
 Outcome = Literal["applied", "unchanged", "superseded", "rejected", "failed"]
 
@@ -53,8 +59,8 @@ Plan = Build | Unchanged | Rollback | Discard | Rejected
 
 
 @dataclass(frozen=True)
-class Standing:
-    """Where things stand when a message comes."""
+class ControlState:
+    """State that a message is resolved against."""
 
     wanted: Wanted
     previous: Wanted | None = None  # what a rollback returns to, if anything
@@ -63,7 +69,7 @@ class Standing:
 
 @dataclass(frozen=True)
 class Resolver:
-    """What does not change from one message to the next."""
+    """Rules that turn messages into plans, with what does not change from one message to the next."""
 
     spec: GenerationSpec
     control_topic: str | None  # None: it is on another cluster, where no table is read
@@ -77,9 +83,9 @@ class Resolver:
         return system not in (None, self.system or self.name)
 
     def resolve(
-        self, message: ControlMessage | Unreadable, standing: Standing, unusable: Mapping[str, str] | None = None
+        self, message: ControlMessage | Unreadable, state: ControlState, unusable: Mapping[str, str] | None = None
     ) -> Plan:
-        """What is to be done for a message; `unusable` tells why topics among those it names cannot be read."""
+        """Return what to do for a message; `unusable` has why topics among those it names cannot be read."""
         if isinstance(message, Unreadable):
             return Rejected(message.reason)
         if self.system and self.is_foreign(message):
@@ -87,29 +93,31 @@ class Resolver:
                 f"it is for the system {ascii(message.system)[:120]}; this one is {self.system} (control.system)"
             )
         if message.rollback:
-            if standing.previous is None:
+            if state.previous is None:
                 return Rejected(
                     "there is no generation to go back to: an old one stays for generations.linger_seconds; "
                     "set generations.keep_generations to keep some for longer"
                 )
-            return Rollback(standing.previous)
+            return Rollback(state.previous)
         if message.discard:
-            if message.discard not in standing.kept:
-                names = ", ".join(standing.kept) or "none is"
+            if message.discard not in state.kept:
+                names = ", ".join(state.kept) or "none is"
                 return Rejected(f"generation {ascii(message.discard)[:80]} is not kept; kept: {names}")
             return Discard(message.discard)
-        refused = self._refused(message, standing, unusable or {})
+        refused = self._refused(message, unusable or {})
         if refused:
             return Rejected(refused)
-        join = join_called(message.join) if message.join else standing.wanted.join
-        resolved = Wanted({**standing.wanted.topics, **message.topics}, join)
-        return Unchanged() if resolved == standing.wanted else Build(resolved)
+        joins = self._joins(message)
+        if isinstance(joins, str):
+            return Rejected(joins)
+        resolved = Wanted({**state.wanted.topics, **message.topics}, {**state.wanted.joins, **joins})
+        return Unchanged() if resolved == state.wanted else Build(resolved)
 
-    def _refused(self, message: ControlMessage, standing: Standing, unusable: Mapping[str, str]) -> str | None:
+    def _refused(self, message: ControlMessage, unusable: Mapping[str, str]) -> str | None:
         tables = [table.name for table in self.spec.tables]
         for table, topic in message.topics.items():
             if table not in tables:
-                cure = choice(f"{table}Topic", [f"{name}Topic" for name in tables])
+                cure = choice(topic_field(table), [topic_field(name) for name in tables])
                 return f"there is no table {ascii(table)[:80]}; {cure}"
             if not is_topic_name(topic):
                 return f"{table}Topic is no name of a topic; {TOPIC_CURE}"
@@ -120,12 +128,27 @@ class Resolver:
                 return f"{table}Topic is {topic}, which control messages may not name; control.topics allows {allowed}"
             if topic in unusable:
                 return unusable[topic]
-        if message.join is not None:
-            if join_called(message.join) is None:
-                return f"there is no join {ascii(message.join)[:80]}; {JOIN_CURE}"
-            if standing.wanted.join is None:
-                return f"no view follows joinType; declare one called {SWITCHED_VIEW}"
         return None
+
+    def _joins(self, message: ControlMessage) -> dict[str, JoinType] | str:
+        """Return the joins that a message asks for, by view, or why it cannot have them."""
+        fields = [f"{view.name}{JOIN_SUFFIX}" for view in self.spec.views]
+        asked = [(f"{view}{JOIN_SUFFIX}", view, name) for view, name in message.joins.items()]
+        if message.join is not None and self.spec.join_type_view is not None:
+            asked.insert(0, (JOIN_FIELD, self.spec.join_type_view, message.join))
+        elif message.join is not None:
+            known = f"name the view: {', '.join(fields)}" if fields else "no view is declared"
+            return f"{JOIN_FIELD} means no view of this configuration; {known}"
+        joins: dict[str, JoinType] = {}
+        for field, view, name in asked:
+            if all(view != each.name for each in self.spec.views):
+                return f"there is no view {ascii(view)[:80]}; {choice(field, fields) if fields else 'none is declared'}"
+            join = join_called(name)
+            if join is None:
+                return f"there is no join {ascii(name)[:80]}; {JOIN_CURE}"
+            if joins.setdefault(view, join) != join:
+                return f"{JOIN_FIELD} and {field} ask for different joins of {view}; give one of them"
+        return joins
 
     def _may_name(self, table: str, topic: str) -> bool:
         is_configured = any(each.name == table and each.topic == topic for each in self.spec.tables)
@@ -136,7 +159,7 @@ class Resolver:
         )
 
     def restored(self, decided: Iterable[Decided]) -> Restored:
-        """What is wanted after messages that were decided on before, on top of the configuration as it is now."""
+        """Return what is wanted after messages that were decided on before, over the current configuration."""
         applied = wanted = Wanted.by(self.spec)
         previous: Wanted | None = None
         waiting: list[int] = []
@@ -144,7 +167,7 @@ class Resolver:
             is_discard = isinstance(each.message, ControlMessage) and each.message.discard
             if each.outcome in ("rejected", "failed") or is_discard:
                 continue
-            plan = self.resolve(each.message, Standing(wanted, previous))
+            plan = self.resolve(each.message, ControlState(wanted, previous))
             if each.rolled_back_to:
                 wanted = each.rolled_back_to
             elif isinstance(plan, Build | Rollback):
@@ -155,12 +178,12 @@ class Resolver:
             waiting.clear()
             if wanted != applied:
                 applied, previous = wanted, applied
-        return Restored(applied, Standing(wanted, previous), tuple(waiting))
+        return Restored(applied, ControlState(wanted, previous), tuple(waiting))
 
 
 @dataclass(frozen=True)
 class Decided:
-    """A message that was decided on. Where a rollback went to, the message itself does not tell."""
+    """Message that was decided on. The message itself does not have where a rollback went to."""
 
     message: ControlMessage | Unreadable
     outcome: Outcome
@@ -169,8 +192,8 @@ class Decided:
 
 @dataclass(frozen=True)
 class Restored:
-    """What decided messages came to. Those `waiting`, by their places, were superseded by one that is not decided."""
+    """Result of decided messages. Those `waiting`, by their places, were superseded by one that is not decided."""
 
     applied: Wanted
-    standing: Standing
+    state: ControlState
     waiting: tuple[int, ...]

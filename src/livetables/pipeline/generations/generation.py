@@ -28,7 +28,7 @@ from livetables.pipeline.flow.plan import scopes_of
 from livetables.pipeline.flow.query import Target, start_generation
 from livetables.pipeline.generations.checkpoints import Checkpoints
 from livetables.pipeline.generations.lag import Offsets, committed_offsets, has_every_record, lag_of, records_read
-from livetables.pipeline.generations.state import Event, State, next_state
+from livetables.pipeline.generations.state import Event, GenerationState, next_state
 from livetables.pipeline.generations.wanted import Wanted
 from livetables.pipeline.server_client import DeadLetters, FlightSink, StoredGeneration
 
@@ -39,7 +39,7 @@ SINK_PATIENCE_SECONDS = 60.0
 TRIES = 3  # without a batch in between, until a query counts as failed
 LAG_FOLLOWING = 100  # records that may be on their way; or so many as come in LAG_SECONDS_FOLLOWING
 LAG_SECONDS_FOLLOWING = 0.5
-UNTOLD_SECONDS = 2.0  # near the end of its topics, until Spark is asked how far a build is
+UNCERTAIN_SECONDS = 2.0  # near the end of its topics, until Spark is asked how far a build is
 STEADY_SECONDS = 5.0  # that a query in real time has to run, to count as working again
 CAUSE_CHARACTERS_MAX = 400
 NAME = re.compile(r"g(?P<number>[0-9]+)-(?P<fingerprint>[0-9a-f]{8})")
@@ -48,8 +48,8 @@ TOO_FEW_SLOTS = "CONCURRENT_SCHEDULER_INSUFFICIENT_SLOT"
 
 
 @dataclass
-class Ground:
-    """What all generations of a pipeline stand on."""
+class GenerationContext:
+    """Context that all generations of a pipeline share."""
 
     spark: SparkSession
     config: Config
@@ -87,19 +87,24 @@ class Ground:
         settings = {name: value for name, value in self.config.pipeline.spark.items() if name.startswith("spark.sql.")}
         partitions = self.spark.conf.get("spark.sql.shuffle.partitions")
         topic_ids = sorted((topic.name, topic.topic_id) for topic in topics.values())
-        said = repr((LAYOUT_VERSION, spec, partitions, sorted(settings.items()), topic_ids))
-        return hashlib.sha256(said.encode()).hexdigest()[:8]
+        text = repr((LAYOUT_VERSION, spec, partitions, sorted(settings.items()), topic_ids))
+        return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 class RunningGeneration:
     """A generation from its start to its end. One thread uses it, Spark's threads run its query."""
 
     def __init__(
-        self, ground: Ground, name: str, wanted: Wanted, topics: Mapping[str, Topic], state: State = "building"
+        self,
+        context: GenerationContext,
+        name: str,
+        wanted: Wanted,
+        topics: Mapping[str, Topic],
+        state: GenerationState = "building",
     ) -> None:
         self.name = name
         self.wanted = wanted
-        self.spec = wanted.applied_to(ground.config.spec)
+        self.spec = wanted.applied_to(context.config.spec)
         self.state = state
         self.started = datetime.now(UTC)
         self.since = self._began = time.monotonic()  # it has this state, and it runs
@@ -116,7 +121,7 @@ class RunningGeneration:
         self.tries = 0  # starts without a sign that it works since
         self.due = 0.0  # when to start it (again)
         self.url = ""  # of the server, for its frames
-        self._ground = ground
+        self._context = context
         self._targets = dict(topics)
         self._query: StreamingQuery | None = None
         self._query_started = 0.0
@@ -159,8 +164,8 @@ class RunningGeneration:
         self._start_query()
 
     def _start_query(self) -> None:
-        config = self._ground.config
-        checkpoints = self._ground.checkpoints
+        config = self._context.config
+        checkpoints = self._context.checkpoints
         if not checkpoints.has_commits(self.name):
             # Without one there is no state to resume, and Spark does not start on what a crash has left of it. Where
             # reading began stays.
@@ -168,12 +173,12 @@ class RunningGeneration:
         self._batch_seconds = batch_seconds(config.pipeline.batch_seconds, self._records_per_second)
         try:
             self._query = start_generation(
-                self._ground.spark,
+                self._context.spark,
                 self.spec,
                 generation=self.name,
                 kafka_properties=with_own_login(config.kafka.client_properties()),
                 checkpoint=checkpoints.path(self.name),
-                target=self._ground.target(self.url),
+                target=self._context.target(self.url),
                 mode=self.mode,
                 max_records_per_batch=config.pipeline.max_records_per_batch,
                 batch_seconds=self._batch_seconds,
@@ -201,8 +206,8 @@ class RunningGeneration:
     def has_died(self) -> bool:
         return self._query is not None and not self._query.isActive
 
-    def bury(self) -> None:
-        """Take note of why its query died, and when to start it again."""
+    def record_death(self) -> None:
+        """Record why its query died, and when to start it again."""
         assert self._query
         failure = self._query._jsq.exception()
         causes = list(with_causes(failure.get().getCause())) if failure.isDefined() else []
@@ -222,7 +227,7 @@ class RunningGeneration:
         self._query = None
 
     def _doubt_checkpoint(self, causes: Sequence[Any]) -> None:
-        self._is_checkpoint_doubted = bool(causes) and is_of_checkpoint(printed(self._ground.spark, causes[0]))
+        self._is_checkpoint_doubted = bool(causes) and is_of_checkpoint(printed(self._context.spark, causes[0]))
 
     @property
     def is_damaged(self) -> bool:
@@ -231,7 +236,7 @@ class RunningGeneration:
 
     def set_checkpoint_aside(self) -> str:
         """Give up a damaged checkpoint; where it is kept. Another generation must take this one's place."""
-        aside = self._ground.checkpoints.set_aside(self.name, datetime.now(UTC))
+        aside = self._context.checkpoints.set_aside(self.name, datetime.now(UTC))
         self.outdated = f"its checkpoint is damaged, and kept as {aside}: {self.trouble}"
         return aside
 
@@ -268,7 +273,7 @@ class RunningGeneration:
         self._stored = positions
 
     def count(self, stored: StoredGeneration) -> None:
-        """Take note of what the server has: in real time, Spark does not tell how far a build has come."""
+        """Take note of what the server has: in real time, Spark does not report how far a build has come."""
         self._note(stored.positions)
         self.rows = sum(stored.rows.values())
         self._stored_records = sum(stored.records.values())
@@ -287,7 +292,7 @@ class RunningGeneration:
 
     @property
     def _is_counted(self) -> bool:
-        """Whether the records in its tables tell how far it is: all are read, and each goes to one writer only."""
+        """Whether the records in its tables show how far it is: all are read, and each goes to one writer only."""
         return all(
             table.start == "earliest" and len(scopes_of(table, self.spec)) <= 1 and table.topic in self._targets
             for table in self.spec.tables
@@ -313,14 +318,14 @@ class RunningGeneration:
         if self.state in ("building", "catching_up") and not self.has_read_all:
             if self.starts == 0 and self._is_counted:
                 self._choice.next(time.monotonic(), self.lag, self._records_per_second)
-            elif self._is_untold():
+            elif self._is_uncertain():
                 self._choice.leave_real_time()
         else:
             self._choice.next(time.monotonic(), self.lag, self._records_per_second)
         return self.mode if self.mode != before else None
 
-    def _is_untold(self) -> bool:
-        """Whether a build in real time seems to be at the end of its topics, and its records do not tell it.
+    def _is_uncertain(self) -> bool:
+        """Whether a build in real time seems to be at the end of its topics, and its records do not prove it.
 
         Offsets may be those of aborted transactions, or compacted away. At the end of a micro-batch Spark knows.
         """
@@ -328,7 +333,7 @@ class RunningGeneration:
             self._near_end_since = None
         elif self._near_end_since is None:
             self._near_end_since = time.monotonic()
-        return self._near_end_since is not None and time.monotonic() - self._near_end_since >= UNTOLD_SECONDS
+        return self._near_end_since is not None and time.monotonic() - self._near_end_since >= UNCERTAIN_SECONDS
 
     def change_mode(self) -> None:
         """Go on in the mode that was chosen."""
@@ -341,7 +346,7 @@ class RunningGeneration:
             return False
         before = self._batch_id
         self._look_at_progress()
-        wanted = batch_seconds(self._ground.config.pipeline.batch_seconds, self._records_per_second)
+        wanted = batch_seconds(self._context.config.pipeline.batch_seconds, self._records_per_second)
         return self._batch_id != before and not self._batch_seconds / 2 < wanted < self._batch_seconds * 2
 
     def _look_at_progress(self) -> None:
@@ -352,7 +357,7 @@ class RunningGeneration:
                 self._committed[topic] = {**self._committed.get(topic, {}), **offsets}
 
     def _first_offsets(self, topic: str, from_beginning: bool) -> Mapping[int, int]:
-        """Where reading began, as far as Spark has not told it."""
+        """Where reading began, as far as Spark has not reported it."""
         targets = self._targets.get(topic)
         if targets is None:
             return {}
@@ -437,7 +442,7 @@ class RunningGeneration:
     def _tasks_run(self) -> bool:
         """Whether all tasks of a query in real time are there: from then on records pass at once."""
         assert self._query
-        tracker = self._ground.spark.sparkContext.statusTracker()
+        tracker = self._context.spark.sparkContext.statusTracker()
         stages = [
             tracker.getStageInfo(stage)
             for job in tracker.getJobIdsForGroup(self._query.runId)
@@ -447,17 +452,17 @@ class RunningGeneration:
         return bool(stages) and all(stage and 0 < stage.numTasks == stage.numActiveTasks for stage in stages)
 
     def _too_few_slots(self) -> str:
-        partitions = self._ground.spark.conf.get("spark.sql.shuffle.partitions")
+        partitions = self._context.spark.conf.get("spark.sql.shuffle.partitions")
         read = sum(len(topic.ends) for topic in self.seen.values())
         return (
-            f"{self._ground.config.pipeline.master} has too few slots: in real time each of the {read} topic "
+            f"{self._context.config.pipeline.master} has too few slots: in real time each of the {read} topic "
             f"partitions and {partitions} shuffle partitions of every generation that runs needs one; give the cluster "
             "more cores, or set pipeline.shuffle_partitions and generations.max_lingering lower"
         )
 
     def _wait(self, trouble: str) -> None:
-        said = Redaction(self._ground.config.kafka.client_properties()).applied(trouble)
-        self.trouble = said if len(said) <= CAUSE_CHARACTERS_MAX else f"{said[:CAUSE_CHARACTERS_MAX]}…"
+        text = Redaction(self._context.config.kafka.client_properties()).applied(trouble)
+        self.trouble = text if len(text) <= CAUSE_CHARACTERS_MAX else f"{text[:CAUSE_CHARACTERS_MAX]}…"
         self.due = time.monotonic() + delay_seconds(self.tries, FIRST_DELAY_SECONDS, DELAY_SECONDS_MAX)
 
 
@@ -465,8 +470,8 @@ def _root_cause(causes: Sequence[Any]) -> str:
     """The root cause in one sentence: what it is called and the first line that it says."""
     if not causes:
         return "Spark stopped the query without saying why"
-    name, said = causes[-1].getClass().getSimpleName(), causes[-1].getMessage() or ""
-    return f"{name}: {_first_line(said)}".removesuffix(": ")
+    name, text = causes[-1].getClass().getSimpleName(), causes[-1].getMessage() or ""
+    return f"{name}: {_first_line(text)}".removesuffix(": ")
 
 
 def _first_line(text: str) -> str:

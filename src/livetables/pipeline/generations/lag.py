@@ -49,7 +49,7 @@ def has_every_record(topic: Topic, stored: Mapping[int, int], records: int) -> b
 
     Writers bring the records of a partition beside each other, so that a high offset of one tells nothing of the
     others. But offsets without a gap are as many as there are records. Where a transaction or compaction has left
-    gaps, it is never told.
+    gaps, it is never known.
     """
     return sum(offset - topic.beginnings.get(number, 0) for number, offset in stored.items()) == records
 

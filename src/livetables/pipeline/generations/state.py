@@ -14,23 +14,23 @@ from typing import Literal, TypeVar
 
 from livetables.config.values import GenerationsConfig
 
-State = Literal["building", "catching_up", "live", "lingering", "kept", "retired", "failed"]
+GenerationState = Literal["building", "catching_up", "live", "lingering", "kept", "retired", "failed"]
 Event = Literal[
     "query_started",  # its streaming query runs
     "published",  # it has taken over the stable names: it had caught up, its time was up, or it was rolled back to
     "replaced",  # another generation was published
-    "kept",  # its query has ended; it has records that Kafka no longer has, so somebody has to say that it may go
+    "kept",  # its query has ended; it has records that Kafka no longer has, so a control message has to discard it
     "dismissed",  # it is not wanted any more, and nobody waits for it
     "query_died",  # its query ended, and starting it again did not help
 ]
 
-STATES: tuple[State, ...] = ("building", "catching_up", "live", "lingering", "kept", "retired", "failed")
-ENDED: tuple[State, ...] = ("retired", "failed")
+STATES: tuple[GenerationState, ...] = ("building", "catching_up", "live", "lingering", "kept", "retired", "failed")
+ENDED: tuple[GenerationState, ...] = ("retired", "failed")
 
 Named = TypeVar("Named")
 
-# What is not here is not possible: it would be a mistake in the program, and is told as one.
-TRANSITIONS: dict[State, dict[Event, State]] = {
+# What is not here is not possible: it would be a mistake in the program, and raises an error.
+TRANSITIONS: dict[GenerationState, dict[Event, GenerationState]] = {
     "building": {"query_started": "catching_up", "dismissed": "retired", "query_died": "failed"},
     "catching_up": {
         "query_started": "catching_up",  # after a restart
@@ -53,7 +53,7 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
 }
 
 
-def next_state(state: State, event: Event) -> State:
+def next_state(state: GenerationState, event: Event) -> GenerationState:
     """The state after the event."""
     following = TRANSITIONS[state]
     assert event in following, f"a generation that is {state} cannot be {event}"

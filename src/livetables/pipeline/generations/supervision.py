@@ -9,7 +9,7 @@ from livetables.kafka.topics import KafkaTopics, Topic, TopicProblem, was_replac
 from livetables.model.errors import SinkError
 from livetables.pipeline.flow.plan import shapes
 from livetables.pipeline.generations.generation import RunningGeneration
-from livetables.pipeline.log import tell
+from livetables.pipeline.log import log_event
 from livetables.pipeline.server_client import FlightSink, NoAnswerError, StoredGeneration
 
 COUNT_SECONDS = 5.0  # between two questions to the server how many rows it has
@@ -19,7 +19,7 @@ BLOCKED_SECONDS = 2.0  # between two looks at topics that cannot be read
 
 
 @dataclass
-class Running:
+class RunningGenerations:
     """All generations that there are: at most one is live, at most one is being built to take its place."""
 
     live: RunningGeneration | None = None
@@ -34,7 +34,7 @@ class Running:
 class Supervision:
     """Starts queries, and starts again those that died, for as long as their topics are still those they read."""
 
-    def __init__(self, running: Running, topics: KafkaTopics, sink: FlightSink) -> None:
+    def __init__(self, running: RunningGenerations, topics: KafkaTopics, sink: FlightSink) -> None:
         self._running = running
         self._topics = topics
         self._sink = sink
@@ -48,8 +48,8 @@ class Supervision:
             self.count()
         for generation in self._running.all():
             if generation.has_died():
-                generation.bury()
-                tell("query_died", generation=generation.name, tries=generation.tries, cause=generation.trouble)
+                generation.record_death()
+                log_event("query_died", generation=generation.name, tries=generation.tries, cause=generation.trouble)
             elif generation.tries and generation.is_steady():
                 self._works(generation)
         due = [each for each in self._running.all() if not each.has_query and not each.outdated and each.due <= now]
@@ -61,10 +61,10 @@ class Supervision:
         live = self._running.live
         if live and live.is_damaged and not live.outdated:
             kept = live.set_checkpoint_aside()
-            tell("checkpoint_damaged", generation=live.name, kept=kept, cause=live.trouble)
+            log_event("checkpoint_damaged", generation=live.name, kept=kept, cause=live.trouble)
         if live and live.state == "live" and (live.has_failed() or (live.blocked and not live.has_query)):
             live.move("query_died")
-            tell("failed", generation=live.name, cause=live.problem)
+            log_event("failed", generation=live.name, cause=live.problem)
 
     def start(self, generation: RunningGeneration) -> None:
         """Start a generation's query, where its checkpoint is."""
@@ -80,14 +80,14 @@ class Supervision:
             generation.choose_mode()
         generation.start(url)
         self._running.query_restarts += generation.starts > 1
-        tell("query_started", generation=generation.name, mode=generation.mode, tries=generation.tries)
+        log_event("query_started", generation=generation.name, mode=generation.mode, tries=generation.tries)
 
     def _works(self, generation: RunningGeneration) -> None:
         generation.tries = 0
         generation.trouble = None
         if generation.state == "failed":
             generation.move("query_started")
-            tell("recovered", generation=generation.name)
+            log_event("recovered", generation=generation.name)
 
     def _follow(self) -> None:
         """See how far each generation is, and whether it should read in another mode."""
@@ -97,7 +97,7 @@ class Supervision:
             generation.follow(positions.get(generation.name, {}))
             if generation.has_query and (generation.choose_mode() or is_adjusted):
                 generation.change_mode()
-                tell("mode", generation=generation.name, mode=generation.mode, lag=generation.lag)
+                log_event("mode", generation=generation.name, mode=generation.mode, lag=generation.lag)
 
     def count(self) -> dict[str, StoredGeneration]:
         """See what the server has of each generation. Only a frame would find out otherwise, and none may come."""

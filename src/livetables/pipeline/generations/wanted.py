@@ -1,4 +1,4 @@
-"""What a generation is for: the topics and the join that are wanted. Pure."""
+"""The topics and joins that are wanted: what a generation is for. Pure."""
 
 from __future__ import annotations
 
@@ -8,37 +8,33 @@ from dataclasses import dataclass, replace
 from livetables.model.joins import JOIN_KINDS, JoinType
 from livetables.model.spec import GenerationSpec
 
-SWITCHED_VIEW = "final_ui"
-
 
 @dataclass(frozen=True)
 class Wanted:
-    """The topics and the join that are wanted: everything that control messages decide."""
+    """The topics and joins that are wanted: everything that control messages decide."""
 
     topics: Mapping[str, str]  # by table
-    join: JoinType | None  # of the view that follows joinType; None where no view does
+    joins: Mapping[str, JoinType]  # by view
 
     @classmethod
     def by(cls, spec: GenerationSpec) -> Wanted:
-        """What the configuration says, before any message."""
-        view = switched_view(spec)
-        topics = {table.name: table.topic for table in spec.tables}
-        return cls(topics, None if view is None else next(v.join for v in spec.views if v.name == view))
-
-    def applied_to(self, spec: GenerationSpec) -> GenerationSpec:
-        """The generation to build: the configured one on these topics, with this join."""
-        view, join = switched_view(spec), JOIN_KINDS[self.join] if self.join else None
-        return GenerationSpec(
-            tuple(replace(table, topic=self.topics[table.name]) for table in spec.tables),
-            tuple(
-                replace(v, join=join.name, lookback_seconds=v.lookback_seconds if join.has_lookback else None)
-                if v.name == view and join
-                else v
-                for v in spec.views
-            ),
+        """Return what the configuration says, before any message."""
+        return cls(
+            {table.name: table.topic for table in spec.tables},
+            {view.name: view.join for view in spec.views},
         )
 
-
-def switched_view(spec: GenerationSpec) -> str | None:
-    """The view that joinType is about, if it is declared. Other views keep the join that they are declared with."""
-    return SWITCHED_VIEW if any(view.name == SWITCHED_VIEW for view in spec.views) else None
+    def applied_to(self, spec: GenerationSpec) -> GenerationSpec:
+        """Return the generation to build: the configured one on these topics, with these joins."""
+        return replace(
+            spec,
+            tables=tuple(replace(table, topic=self.topics[table.name]) for table in spec.tables),
+            views=tuple(
+                replace(
+                    view,
+                    join=self.joins[view.name],
+                    lookback_seconds=view.lookback_seconds if JOIN_KINDS[self.joins[view.name]].has_lookback else None,
+                )
+                for view in spec.views
+            ),
+        )

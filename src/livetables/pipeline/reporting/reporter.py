@@ -1,4 +1,4 @@
-"""What the orchestrator tells while it runs: the status tables, how far behind the live generation is, and steps."""
+"""Reports of the orchestrator while it runs: the status tables, the lag of the live generation, and steps."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Protocol
 from livetables.model.wire import PipelineReport
 from livetables.pipeline.generations.generation import RunningGeneration
 from livetables.pipeline.generations.state import STATES
-from livetables.pipeline.generations.supervision import Running
+from livetables.pipeline.generations.supervision import RunningGenerations
 from livetables.pipeline.generations.wanted import Wanted
-from livetables.pipeline.log import tell
+from livetables.pipeline.log import log_event
 from livetables.pipeline.reporting import status
 from livetables.pipeline.reporting.status_tables import StatusTables
 from livetables.pipeline.server_client import FlightSink
 
-TELL_SECONDS = 1.0
+REPORT_SECONDS = 1.0
 
 
 class Decisions(Protocol):
@@ -29,12 +29,12 @@ class Decisions(Protocol):
     notice: str
 
 
-class Telling:
-    """Tells of generations and decisions, once a second, and at once when something has happened."""
+class Reporter:
+    """Reporter of generations and decisions: once a second, and at once when something has happened."""
 
     def __init__(
         self,
-        running: Running,
+        running: RunningGenerations,
         decisions: Decisions,
         tables: StatusTables,
         sink: FlightSink,
@@ -46,24 +46,24 @@ class Telling:
         self._tables = tables
         self._sink = sink
         self._say = say
-        self._said = ""
-        self._tell_due = 0.0
+        self._last_notified = ""
+        self._report_due = 0.0
         self._spark_ui = spark_ui
         self._started = time.time()
 
     def is_due_now(self) -> None:
-        """Something has happened."""
-        self._tell_due = 0.0
+        """Make the next report at once: something has happened."""
+        self._report_due = 0.0
 
-    def tell(self, left_over: str | None, hampered: str | None) -> None:
+    def report(self, left_over: str | None, hampered: str | None) -> None:
         """Bring the status tables up to date, and report how far behind what is shown is.
 
         What is shown may be a generation that was `left_over`; `hampered` says what keeps the loop from its work.
         """
         now = time.monotonic()
-        if now < self._tell_due:
+        if now < self._report_due:
             return
-        self._tell_due = now + TELL_SECONDS
+        self._report_due = now + REPORT_SECONDS
         for generation in self._running.all():
             self._tables.set("generations", _row(generation))
         live = self._running.live
@@ -74,7 +74,7 @@ class Telling:
             "orchestrator_status",
             {
                 "_id": status.ONLY_ROW,
-                **status.pointed_to(live.wanted if live else self._decisions.settled),
+                **status.pointed_to(live.wanted if live else self._decisions.settled, self._tables.spec),
                 "lastApplied": self._decisions.last_applied,
                 "generation": shown,
                 "state": state,
@@ -82,15 +82,16 @@ class Telling:
                 "message": message,
             },
         )
-        if not live and message != self._said:
-            self._said = message
+        if not live and message != self._last_notified:
+            self._last_notified = message
             self._say(message)
         self._tables.flush()
         self._sink.report(shown, reports, message if state == "failed" else None, self._pipeline())
 
-    def waits(self, left_over: str | None, problem: str) -> None:
-        """Nothing can begin: what is shown, if anything, is as it was."""
-        known = self._tables.row("orchestrator_status", status.ONLY_ROW) or status.pointed_to(self._decisions.settled)
+    def report_waiting(self, left_over: str | None, problem: str) -> None:
+        """Report why nothing can start: what is shown, if anything, is as it was."""
+        settled = status.pointed_to(self._decisions.settled, self._tables.spec)
+        known = self._tables.row("orchestrator_status", status.ONLY_ROW) or settled
         self._tables.set(
             "orchestrator_status", {**known, "_id": status.ONLY_ROW, "state": "failed", "message": problem}
         )
@@ -99,26 +100,26 @@ class Telling:
             self._sink.report(left_over, [], problem)
 
     def is_live(self, generation: RunningGeneration) -> None:
-        """A generation is what people see now."""
+        """Report the generation that people see now."""
         topics = ", ".join(f"{table} from {topic}" for table, topic in generation.wanted.topics.items())
-        joined = f", joined {generation.wanted.join}" if generation.wanted.join else ""
-        tell("ready", generation=generation.name)
+        joined = "".join(f", {view} joined {join}" for view, join in generation.wanted.joins.items())
+        log_event("ready", generation=generation.name)
         self._say(f"live: {generation.name}, {topics}{joined}")
         self.is_due_now()
 
     def ended(self, name: str, state: str, why: str | None) -> None:
-        """A generation is no more."""
+        """Report that a generation has ended."""
         row = {"generation": name, "state": state, "retired": datetime.now(UTC), "message": why}
         self._tables.set("generations", row)
         self.is_due_now()
 
     def loses(self, name: str, records: int) -> None:
-        """A generation has records that Kafka and its successor do not have. The server knows it when this returns."""
+        """Report records that neither Kafka nor a successor has. The server knows it when this returns."""
         self._tables.set("generations", {"generation": name, "lost": records})
         self._tables.flush()
 
     def kept(self, name: str, why: str) -> None:
-        """A generation stays until somebody says that it may go."""
+        """Report that a generation stays until a control message discards it."""
         self._tables.set("generations", {"generation": name, "state": "kept", "message": why})
         self.is_due_now()
 
@@ -133,7 +134,7 @@ class Telling:
         )
 
     def _state(self, hampered: str | None) -> tuple[str, str]:
-        """What the status says: a state, and a sentence."""
+        """Return the status: a state, and a sentence."""
         live, build, notice = self._running.live, self._running.build, self._decisions.notice
         if build:
             read = f"{build.records_read:,} of {build.records_to_read:,} records read"
@@ -145,7 +146,7 @@ class Telling:
 
 
 def _pace(generation: RunningGeneration) -> str:
-    """How a generation follows its topics, in a sentence."""
+    """Describe how a generation follows its topics, in a sentence."""
     if generation.mode == "real_time":
         return "up to date"
     return f"reading a backlog of {generation.lag:,} records in micro-batches"
@@ -154,7 +155,7 @@ def _pace(generation: RunningGeneration) -> str:
 def _row(generation: RunningGeneration) -> status.Row:
     return {
         "generation": generation.name,
-        **status.pointed_to(generation.wanted),
+        **status.pointed_to(generation.wanted, generation.spec),
         "state": generation.state,
         "started": generation.started,
         "switched": generation.switched,

@@ -1,4 +1,4 @@
-"""What the orchestrator tells of itself, as tables like any other. Pure: shapes, rows, and batches of changes.
+"""Status of the orchestrator, as tables like any other. Pure: shapes, rows, and batches of changes.
 
 | table | rows |
 |---|---|
@@ -18,7 +18,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from livetables.model.change import Batch, TableChanges, TableShape
-from livetables.model.control_message import JOIN_FIELD, TOPIC_SUFFIX, ControlMessage, Unreadable
+from livetables.model.control_message import JOIN_FIELD, ControlMessage, Unreadable, join_field, topic_field
 from livetables.model.spec import GenerationSpec
 from livetables.pipeline.generations.wanted import Wanted
 
@@ -31,9 +31,8 @@ RAW_CHARACTERS_MAX = 10_000
 
 
 def shapes(spec: GenerationSpec) -> tuple[TableShape, ...]:
-    """The status tables, for a configuration with these tables."""
-    topics = [(f"{table.name}{TOPIC_SUFFIX}", pa.string()) for table in spec.tables]
-    pointed = [*topics, (JOIN_FIELD, pa.string())]
+    """Return the status tables, for a configuration with these tables."""
+    pointed = [(name, pa.string()) for name in pointed_to(Wanted.by(spec), spec)]
     return (
         TableShape(
             "orchestrator_status",
@@ -91,32 +90,37 @@ def shapes(spec: GenerationSpec) -> tuple[TableShape, ...]:
 
 
 def name_for(tables: Iterable[TableShape]) -> str:
-    """What the generation of these tables is called: other tables, another name."""
-    said = repr([(shape.name, str(shape.schema), shape.key) for shape in tables])
-    return f"status-{hashlib.sha256(said.encode()).hexdigest()[:8]}"
+    """Return the name of the generation of these tables: other tables, another name."""
+    text = repr([(shape.name, str(shape.schema), shape.key) for shape in tables])
+    return f"status-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
-def pointed_to(wanted: Wanted) -> dict[str, str | None]:
-    """The columns that tell topics and join."""
-    return {**{f"{table}{TOPIC_SUFFIX}": topic for table, topic in wanted.topics.items()}, JOIN_FIELD: wanted.join}
+def pointed_to(wanted: Wanted, spec: GenerationSpec) -> dict[str, str | None]:
+    """Return the columns with the topics and joins: joinType always, and one for each view that it does not mean."""
+    topics = {topic_field(table): topic for table, topic in wanted.topics.items()}
+    return {**topics, JOIN_FIELD: None, **{join_field(spec, view): join for view, join in wanted.joins.items()}}
 
 
-def pointed_by(row: Row, default: Wanted) -> Wanted:
-    """What a generation was for, by its row; where tables have been declared since, as they are declared."""
-    topics = {table: row.get(f"{table}{TOPIC_SUFFIX}") or topic for table, topic in default.topics.items()}
-    return Wanted(topics, default.join and (row.get(JOIN_FIELD) or default.join))
+def pointed_by(row: Row, spec: GenerationSpec) -> Wanted:
+    """Return what a generation was for, by its row; what has been declared since, as it is declared."""
+    default = Wanted.by(spec)
+    return Wanted(
+        {table: row.get(topic_field(table)) or topic for table, topic in default.topics.items()},
+        {view: row.get(join_field(spec, view)) or join for view, join in default.joins.items()},
+    )
 
 
-def asked_for(message: ControlMessage | Unreadable) -> dict[str, str | bool | None]:
-    """The columns that tell what a message has, as it has it."""
+def asked_for(message: ControlMessage | Unreadable, spec: GenerationSpec) -> dict[str, str | bool | None]:
+    """Return the columns with what a message has, as it has it."""
     if isinstance(message, Unreadable):
         return {}
-    topics = {f"{table}{TOPIC_SUFFIX}": topic for table, topic in message.topics.items()}
-    return {**topics, JOIN_FIELD: message.join, "rollback": message.rollback or None}
+    topics = {topic_field(table): topic for table, topic in message.topics.items()}
+    joins = {join_field(spec, view): join for view, join in message.joins.items()}
+    return {**topics, JOIN_FIELD: message.join, **joins, "rollback": message.rollback or None}
 
 
 def readable(value: bytes | None) -> str | None:
-    """A message's value as people can read it."""
+    """Return a message's value as people can read it."""
     return None if value is None else value.decode(errors="replace")[:RAW_CHARACTERS_MAX]
 
 
@@ -127,7 +131,7 @@ def batch(
     changed: Mapping[str, Sequence[Row]],
     gone: Mapping[str, Sequence[Any]] = MappingProxyType({}),
 ) -> Batch:
-    """The rows that changed, and the keys of those that are gone, as a batch.
+    """Return the rows that changed, and the keys of those that are gone, as a batch.
 
     What a row does not have is null, and what its table does not have is left.
     """
@@ -150,6 +154,6 @@ def batch(
 
 
 def _keys(shape: TableShape, keys: Sequence[Any]) -> pa.Table:
-    """Rows to delete, by the one column that tells a status table's rows apart."""
+    """Return rows to delete, by the one column that identifies a status table's rows."""
     (name,) = shape.key
     return pa.table({name: pa.array(keys, shape.schema.field(name).type)}) if keys else pa.table({})

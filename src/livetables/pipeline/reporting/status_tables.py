@@ -28,6 +28,7 @@ class StatusTables:
     """
 
     def __init__(self, sink: FlightSink, spec: GenerationSpec) -> None:
+        self.spec = spec
         self._sink = sink
         self._shapes = status.shapes(spec)
         self._name = status.name_for(self._shapes)

@@ -97,12 +97,12 @@ def let_in(key: Key, metrics: Metrics, door: str, peer: Peer, presented: str | N
         role = key.check(peer, presented)
     except RequestError as problem:
         metrics.login_failed(door, problem)
-        throttles[door].tell(log, "login_failed", logging.WARNING, door=door, address=peer.address or None)
+        throttles[door].log_event(log, "login_failed", logging.WARNING, door=door, address=peer.address or None)
         raise
     try:
         key.check_right(role, right)
     except RequestError:
-        throttles[door].tell(
+        throttles[door].log_event(
             log, "role_refused", logging.WARNING, door=door, address=peer.address or None, role=role, right=right
         )
         raise

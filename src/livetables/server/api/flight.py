@@ -31,7 +31,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from pydantic_core import from_json
 
 from livetables.config.settings import choice
-from livetables.log import Throttle, tell
+from livetables.log import Throttle, log_event
 from livetables.model.change import TableShape
 from livetables.model.errors import ErrorCode, LivetablesError, RequestError, SinkError
 from livetables.model.roles import Right, Role
@@ -389,7 +389,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
         start = _decoded(_Start.model_validate_json, data, "start_pipeline") if data else _Start()
         before = self._store.holding.holder
         number = self._store.start_pipeline(start.holder, start.replaces)
-        tell(log, "pipeline_started", number=number, holder=start.holder, before=before)
+        log_event(log, "pipeline_started", number=number, holder=start.holder, before=before)
         return {"number": number}
 
     def _holder(self, _context: Any, _body: Any) -> dict[str, object] | None:
@@ -401,7 +401,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
         is_new = generation not in self._store.generations()
         self._store.begin(generation, shapes)
         if is_new:
-            tell(log, "generation_begun", generation=generation, tables=len(shapes))
+            log_event(log, "generation_begun", generation=generation, tables=len(shapes))
         return dict(self._http)
 
     def _put(self, _context: Any, body: Any) -> dict[str, bool]:
@@ -417,14 +417,14 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
     def _publish(self, _context: Any, body: Any) -> None:
         generation = _decoded(_Named.model_validate_json, _limited(body), "publish").generation
         self._store.publish(generation)
-        tell(log, "generation_published", generation=generation)
+        log_event(log, "generation_published", generation=generation)
 
     def _drop(self, _context: Any, body: Any) -> None:
         generation = _decoded(_Named.model_validate_json, _limited(body), "drop").generation
         is_there = generation in self._store.generations()
         self._store.drop(generation)
         if is_there:
-            tell(log, "generation_dropped", generation=generation)
+            log_event(log, "generation_dropped", generation=generation)
 
     def _generations(self, _context: Any, _body: Any) -> list[dict[str, object]]:
         generations = self._store.generations()
@@ -549,7 +549,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
     def _changes(self, context: Any, request: ChangesTicket, *, masked: bool) -> Any:
         if request.reason == "checksum":
             self._metrics.checksum_mismatches.inc()
-            throttle.tell(log, "checksum_mismatch", logging.ERROR, table=request.changes[:100])
+            throttle.log_event(log, "checksum_mismatch", logging.ERROR, table=request.changes[:100])
         if request.place is None and not request.snapshot:
             return flight.RecordBatchStream(self._store.no_changes(request.changes))
         if request.place is not None:

@@ -217,7 +217,7 @@ class Front:
                 finally:
                     writer.transport.abort()
         except OSError as error:
-            throttle.tell(log, "flight_connection_failed", logging.DEBUG, cause=error)
+            throttle.log_event(log, "flight_connection_failed", logging.DEBUG, cause=error)
         finally:
             client.close()
 
@@ -279,7 +279,7 @@ async def _first_ended(*coroutines: Coroutine[None, None, None]) -> None:
 
 
 def _send_away(connection: _Connection, why: str) -> None:
-    throttle.tell(log, "flight_sent_away", logging.WARNING, address=connection.peer.address or None, why=why)
+    throttle.log_event(log, "flight_sent_away", logging.WARNING, address=connection.peer.address or None, why=why)
     connection.client.transport.abort()
 
 

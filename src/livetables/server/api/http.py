@@ -50,7 +50,7 @@ from livetables.server.api.gate import (
 from livetables.server.api.messages import (
     MAX_SQL_ROWS,
     Column,
-    ControlMessage,
+    ControlFields,
     ControlReceipt,
     GenerationStatus,
     Health,
@@ -193,7 +193,7 @@ class Chunks(StreamingResponse):
                 raise
             # Returning without the end of the body closes the connection.
             client = scope.get("client") or ("?",)
-            throttle.tell(log, "export_stalled", logging.WARNING, client=client[0], seconds=STALLED_SECONDS_MAX)
+            throttle.log_event(log, "export_stalled", logging.WARNING, client=client[0], seconds=STALLED_SECONDS_MAX)
         finally:
             with CancelScope(shield=True):
                 await run_in_threadpool(self._close)
@@ -373,7 +373,7 @@ def status(request: Request, services: Shared) -> ServerStatus:
     responses=_problems(400, 422, 429, 503, 504),
 )
 async def control(
-    message: ControlMessage, request: Request, services: Shared, idempotency_key: IdempotencyKey = None
+    message: ControlFields, request: Request, services: Shared, idempotency_key: IdempotencyKey = None
 ) -> ControlReceipt:
     slots: CapacityLimiter = request.app.state.control_slots
     send = partial(services.control.send, message.fields, message_id=idempotency_key)

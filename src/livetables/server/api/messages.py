@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any, Literal
@@ -18,6 +17,15 @@ from pydantic import (
     model_validator,
 )
 
+from livetables.model.control_message import (
+    DISCARD_FIELD,
+    JOIN_FIELD,
+    JOIN_SUFFIX,
+    ROLLBACK_FIELD,
+    TOPIC_SUFFIX,
+    Unreadable,
+    check,
+)
 from livetables.model.errors import RequestError
 from livetables.model.roles import Role
 from livetables.server.storage.sql import MAX_SQL_CHARACTERS
@@ -123,24 +131,34 @@ class ServerStatus(BaseModel):
     flight_port: int = Field(description="where Arrow Flight is served, for Python clients")
 
 
-class ControlMessage(BaseModel):
-    """Topics and the join to switch to, what is left out staying as it is; or `rollback` or `discard` alone."""
+class ControlFields(BaseModel):
+    """Topics and joins to switch to, what is left out staying as it is; or `rollback` or `discard` alone.
+
+    `livetables/model/control_message.py` has the rules.
+    """
 
     model_config = ConfigDict(
         extra="allow",
         json_schema_extra={
             "minProperties": 1,
             "properties": {
-                "joinType": {"type": "string", "maxLength": MAX_TEXT_CHARACTERS},
-                "rollback": {"const": True},
-                "discard": {"type": "string", "maxLength": MAX_TEXT_CHARACTERS},
+                JOIN_FIELD: {"type": "string", "maxLength": MAX_TEXT_CHARACTERS},
+                ROLLBACK_FIELD: {"const": True},
+                DISCARD_FIELD: {"type": "string", "maxLength": MAX_TEXT_CHARACTERS},
             },
             "patternProperties": {
-                "^[A-Za-z_][A-Za-z0-9_]*Topic$": {"type": "string", "maxLength": MAX_TEXT_CHARACTERS}
+                f"^[A-Za-z_][A-Za-z0-9_]*({TOPIC_SUFFIX}|{JOIN_SUFFIX})$": {
+                    "type": "string",
+                    "maxLength": MAX_TEXT_CHARACTERS,
+                }
             },
             "additionalProperties": False,
-            "not": {"anyOf": [{"required": ["rollback"]}, {"required": ["discard"]}], "minProperties": 2},
-            "examples": [{"usersTopic": "users_2", "joinType": "left"}, {"rollback": True}],
+            "not": {"anyOf": [{"required": [ROLLBACK_FIELD]}, {"required": [DISCARD_FIELD]}], "minProperties": 2},
+            "examples": [
+                {"usersTopic": "users_2", "joinType": "left"},
+                {"orders_by_cityJoin": "natural"},
+                {"rollback": True},
+            ],
         },
     )
     __pydantic_extra__: dict[str, Annotated[str, Field(max_length=MAX_TEXT_CHARACTERS)] | Literal[True]] = Field(
@@ -148,23 +166,10 @@ class ControlMessage(BaseModel):
     )
 
     @model_validator(mode="after")
-    def _has_a_known_shape(self) -> ControlMessage:
-        fields = self.__pydantic_extra__
-        if not fields:
-            raise ValueError("it says nothing: give usersTopic, accountsTopic, joinType or rollback")
-        for name, value in fields.items():
-            if name == "rollback" and value is True and len(fields) == 1:
-                continue
-            if name == "rollback":
-                raise ValueError("rollback is true, and goes alone")
-            if not isinstance(value, str):
-                raise ValueError(f"{name!a} must be a string")
-            if name == "discard" and len(fields) == 1:
-                continue
-            if name == "discard":
-                raise ValueError("discard goes alone")
-            if name != "joinType" and not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*Topic", name):
-                raise ValueError(f"{name!a} is not a control field: use joinType, or <table>Topic like usersTopic")
+    def _can_be_sent(self) -> ControlFields:
+        message = check(self.__pydantic_extra__)
+        if isinstance(message, Unreadable):
+            raise ValueError(message.reason)
         return self
 
     @property

@@ -89,5 +89,5 @@ class PatientProtocol(HttpToolsProtocol):
         self.stop_waiting()
         if not self.transport.is_closing():
             address = self.client[0] if self.client else None
-            throttle.tell(log, "http_sent_away", logging.WARNING, address=address, why=why)
+            throttle.log_event(log, "http_sent_away", logging.WARNING, address=address, why=why)
             self.transport.abort()

@@ -322,7 +322,7 @@ class Hub:
         self._metrics.evaluations.inc()
         self._metrics.evaluation_seconds.observe(seconds)
         if seconds > SLOW_SECONDS:
-            throttle.tell(log, "slow_viewport", logging.WARNING, table=viewport.table, seconds=f"{seconds:.1f}")
+            throttle.log_event(log, "slow_viewport", logging.WARNING, table=viewport.table, seconds=f"{seconds:.1f}")
 
     # With the lock
 

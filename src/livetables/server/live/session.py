@@ -223,7 +223,7 @@ class Session:
                 self._subscription(frame.sub).sequence = None
                 if frame.reason == "checksum":
                     self._services.metrics.checksum_mismatches.inc()
-                    throttle.tell(
+                    throttle.log_event(
                         log, "checksum_mismatch", logging.ERROR, table=self._subscription(frame.sub).viewport.table
                     )
                 self._mark(frame.sub)
@@ -408,14 +408,14 @@ async def serve_session(websocket: WebSocket, services: Serving) -> None:
         sessions.send_away_strangers(services.key)
     services.metrics.clients.inc()
     address, since = _address(websocket), time.monotonic()
-    throttle.tell(log, "client_connected", address=address, clients=len(sessions))
+    throttle.log_event(log, "client_connected", address=address, clients=len(sessions))
     try:
         await session.run()
     finally:
         sessions.remove(session)
         services.metrics.clients.dec()
         seconds = f"{time.monotonic() - since:.1f}"
-        throttle.tell(log, "client_disconnected", address=address, seconds=seconds, clients=len(sessions))
+        throttle.log_event(log, "client_disconnected", address=address, seconds=seconds, clients=len(sessions))
 
 
 async def _log_in(websocket: WebSocket, services: Serving) -> tuple[str, Role]:

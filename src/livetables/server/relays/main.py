@@ -165,7 +165,7 @@ class Clients:
             except BlockingIOError:
                 return
             except OSError as error:
-                throttle.tell(log, "connection_lost", logging.WARNING, cause=error)
+                throttle.log_event(log, "connection_lost", logging.WARNING, cause=error)
                 return
             if taken is None:  # the server has gone, which `serve_relay` notices too
                 asyncio.get_running_loop().remove_reader(self._handover)

@@ -23,7 +23,7 @@ from functools import partial
 from prometheus_client import Gauge
 
 from livetables.backoff import delays
-from livetables.log import tell
+from livetables.log import log_event
 from livetables.model.errors import RequestError, SetupError
 from livetables.model.roles import RoleKey
 from livetables.server.access.logins import Peer
@@ -51,7 +51,7 @@ from livetables.server.relays.messages import (
 )
 
 START_SECONDS = 15.0
-TELL_SECONDS = 1.0
+REPORT_SECONDS = 1.0
 SILENT_SECONDS = 30.0  # a relay sends counts every second
 DELAY_SECONDS_MAX = 30.0
 HEALTHY_SECONDS = 60.0  # a relay that has lived so long has not died of what the one before it died of
@@ -143,7 +143,7 @@ class Relays:
                 waits = delays(DELAY_SECONDS_MAX)
             wait = next(waits)
             self._services.metrics.relay_restarts.inc()
-            tell(log, "relay_ended", logging.WARNING, relay=number, cause=cause, restart_seconds=f"{wait:.1f}")
+            log_event(log, "relay_ended", logging.WARNING, relay=number, cause=cause, restart_seconds=f"{wait:.1f}")
             await asyncio.sleep(wait)
 
     async def _run(self, number: int) -> str:
@@ -160,7 +160,7 @@ class Relays:
                     stdout=subprocess.DEVNULL,
                     start_new_session=True,  # Ctrl-C is for the server, which ends its relays
                 )
-            tell(log, "relay_started", relay=number, pid=process.pid)
+            log_event(log, "relay_started", relay=number, pid=process.pid)
             reader, writer = await asyncio.open_unix_connection(sock=ours)
             link = _Link(reader, writer, our_handover, self._services, self)
             self._links.append(link)
@@ -178,7 +178,7 @@ class Relays:
     async def _tell(self) -> None:
         """Tell the relays every second what they tell their clients. Runs forever."""
         while True:
-            await asyncio.sleep(TELL_SECONDS)
+            await asyncio.sleep(REPORT_SECONDS)
             for link in self._links:
                 try:
                     link.send_told(self.told_for(link))

@@ -6,7 +6,7 @@ import logging
 from datetime import UTC, datetime
 from pathlib import Path
 
-from livetables.log import tell
+from livetables.log import log_event
 from livetables.model.errors import DamagedError
 from livetables.server.storage.store import Store
 
@@ -34,5 +34,5 @@ def set_aside(path: Path, problem: str) -> Path:
         file = path.with_name(path.name + suffix)
         if file.exists():
             file.rename(aside.with_name(aside.name + suffix))
-    tell(log, "store_damaged", logging.ERROR, path=path, kept=aside, problem=problem)
+    log_event(log, "store_damaged", logging.ERROR, path=path, kept=aside, problem=problem)
     return aside

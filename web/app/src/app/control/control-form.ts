@@ -5,7 +5,7 @@ import { Ago } from "../parts/ago";
 import { Badge } from "../parts/badge";
 import { ControlMessages } from "./control-messages";
 import { ControlOutcome } from "./control-outcome";
-import { NEWEST_GENERATIONS, orchestratorStatus, label, topicFields } from "../status/status-rows";
+import { NEWEST_GENERATIONS, joinFields, label, orchestratorStatus, topicFields } from "../status/status-rows";
 import type { ControlRow } from "../status/status-rows";
 
 const JOINS: Readonly<Record<string, string>> = {
@@ -14,7 +14,6 @@ const JOINS: Readonly<Record<string, string>> = {
   natural: "One row for each left record, with its latest partner; it follows every new one.",
   asof: "One row for each right record, with the left record that was the latest at its time.",
 };
-const JOIN = "joinType";
 
 /** Points tables to other topics, or joins them otherwise, while everybody watches. */
 @Component({
@@ -57,7 +56,6 @@ export class ControlForm {
   readonly #service = inject(LiveTableService);
   protected readonly messages = inject(ControlMessages);
   protected readonly joins = Object.keys(JOINS);
-  protected readonly joinField = JOIN;
   protected readonly label = label;
 
   readonly #status = orchestratorStatus();
@@ -80,14 +78,21 @@ export class ControlForm {
     }),
   );
 
+  readonly #fields = computed(() => {
+    const columns = this.#status()?.columns ?? [];
+    return [...topicFields(columns), ...joinFields(columns)];
+  });
   protected readonly topicFields = computed(() => topicFields(this.#status()?.columns ?? []));
   protected readonly current = computed(() => {
     const row = this.#status()?.rows[0];
-    return row ? Object.fromEntries([...this.topicFields(), JOIN].map((name) => [name, text(row[name])])) : undefined;
+    return row ? Object.fromEntries(this.#fields().map((name) => [name, text(row[name])])) : undefined;
   });
+  /** One for each view; none for joinType where it means no view. */
+  protected readonly joinFields = computed(() =>
+    joinFields(this.#status()?.columns ?? []).filter((name) => this.current()?.[name]),
+  );
   protected readonly filledIn = computed(() => ({ ...this.current(), ...this.messages.draft() }));
   protected readonly hasDraft = computed(() => Object.keys(this.messages.draft()).length > 0);
-  protected readonly explanation = computed(() => JOINS[this.filledIn()[JOIN] ?? ""] ?? "");
   protected readonly suggestions = computed(() => {
     const listed = (this.#topics()?.rows ?? []).map((row) => text(row["topic"]));
     const used = (this.#generations()?.rows ?? []).flatMap((row) => this.topicFields().map((name) => text(row[name])));
@@ -102,6 +107,10 @@ export class ControlForm {
       const differing = Object.entries(draft).filter(([name, value]) => value !== current[name]);
       if (differing.length < Object.keys(draft).length) this.messages.draft.set(Object.fromEntries(differing));
     });
+  }
+
+  protected explanation(joinField: string): string {
+    return JOINS[this.filledIn()[joinField] ?? ""] ?? "";
   }
 
   protected change(name: string, event: Event): void {
@@ -126,7 +135,7 @@ export class ControlForm {
 
   /** What a message asked for. */
   protected asked(row: ControlRow): string {
-    const fields = [...this.topicFields(), JOIN].filter((name) => row[name] !== null && row[name] !== undefined);
+    const fields = this.#fields().filter((name) => row[name] !== null && row[name] !== undefined);
     if (row.rollback) return "Roll back";
     return fields.map((name) => `${label(name)} ${text(row[name])}`).join(", ") || (row.raw ?? "no value");
   }

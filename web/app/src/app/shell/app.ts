@@ -33,7 +33,6 @@ interface Details {
 }
 
 const BANNER_AFTER_MS = 1000; // what is over sooner than anybody can read is not told
-const JOINED_VIEW = "final_ui"; // the one that joinType is about
 
 /** The page: what is joined now, the tables, and beside them everything about them. */
 @Component({
@@ -75,9 +74,8 @@ export class App {
     const window = this.#status();
     const row = window?.rows[0];
     if (!row) return "Kafka topics as live tables, joined while you watch";
-    const view = row["joinType"] === null ? "" : ` → ${JOINED_VIEW}`;
     const generation = row["generation"] === null ? "" : `, generation ${String(row["generation"])}`;
-    return sentence(row, window.columns) + view + generation;
+    return sentence(row, window.columns) + generation;
   });
   protected readonly banner = computed(() => {
     const { state, why } = this.health();

@@ -54,10 +54,17 @@ export function orchestratorStatus(): Signal<Window | undefined> {
 }
 
 const TOPIC = "Topic";
+const JOIN = "Join";
+const JOIN_TYPE = "joinType";
 
 /** The columns that tell which topic a table is read from: one for each table, whatever they are called. */
 export function topicFields(columns: readonly Column[]): readonly string[] {
   return columns.map(({ name }) => name).filter((name) => name.endsWith(TOPIC));
+}
+
+/** The columns that tell how a view is joined: joinType, and one for each view that it does not mean. */
+export function joinFields(columns: readonly Column[]): readonly string[] {
+  return columns.map(({ name }) => name).filter((name) => name === JOIN_TYPE || name.endsWith(JOIN));
 }
 
 export function tableOf(topicField: string): string {
@@ -66,16 +73,18 @@ export function tableOf(topicField: string): string {
 
 /** Like "Users topic" for usersTopic. */
 export function label(field: string): string {
-  if (field === "joinType") return "Join";
+  if (field === JOIN_TYPE) return "Join";
   const words = field.replace(/[A-Z]/g, (letter) => ` ${letter.toLowerCase()}`).replaceAll("_", " ");
   return words.charAt(0).toUpperCase() + words.slice(1);
 }
 
-/** Like "users ← user · accounts ← account · left join". */
+/** Like "users ← user · accounts ← account · left join", with the view where joinType does not mean it. */
 export function sentence(row: Row, columns: readonly Column[]): string {
   const topics = topicFields(columns)
     .filter((field) => row[field] !== null)
     .map((field) => `${tableOf(field)} ← ${String(row[field])}`);
-  const join = row["joinType"];
-  return [...topics, ...(join ? [`${String(join)} join`] : [])].join(" · ");
+  const joins = joinFields(columns)
+    .filter((field) => row[field])
+    .map((field) => `${field === JOIN_TYPE ? "" : `${field.slice(0, -JOIN.length)} `}${String(row[field])} join`);
+  return [...topics, ...joins].join(" · ");
 }

@@ -28,6 +28,7 @@ PURE = (
     "formats.json",
     "model.change",
     "model.checksum",
+    "model.columns",
     "model.control_message",
     "model.errors",
     "model.joins",
@@ -61,6 +62,16 @@ APART = [
     ("server", "pipeline"),
     *(("client", other) for other in ("server", "pipeline", "kafka", "jvm", "local", "demo", "doctor", "init")),
 ]
+
+# Names of column types and join kinds that are no words of anything else, and the modules that may have them: everybody
+# else asks `model/columns.py` and `model/joins.py` for what depends on a type or join, so that a new one is one file.
+NAMES_OF_KINDS = ("int64", "double", "bool", "inner", "natural", "asof")
+KNOWS_NAMES: Mapping[str, str] = {
+    "model.columns": "describes the column types",
+    "model.joins": "describes the join kinds",
+    "formats.json": "which values of a record format a type takes is the format's own",
+    "config.declarations": "a preset has the name of its join",
+}
 
 # Modules without a test file of their name, by the one that is about them.
 TESTED_BY: Mapping[str, str] = {
@@ -194,6 +205,12 @@ def reads_environment(source: str) -> bool:
     return bool({"os.environ", "os.environb", "os.getenv"} & names.union(imported(source, "")))
 
 
+def names_of_kinds(source: str) -> set[str]:
+    """The names of column types and join kinds that source has as literals."""
+    values = {node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant)}
+    return {name for name in NAMES_OF_KINDS if name in values}
+
+
 def cycle_in(graph: Mapping[str, set[str]]) -> list[str]:
     try:
         TopologicalSorter(graph).prepare()
@@ -267,6 +284,12 @@ def test_what_decides_does_no_io_nor_does_what_it_imports(module: str) -> None:
     assert [other for other in reached if reads_environment(MODULES[other].read_text())] == []
 
 
+def test_a_column_type_or_a_join_is_described_in_one_file() -> None:
+    known = {module: names for module, path in MODULES.items() if (names := names_of_kinds(path.read_text()))}
+    assert {module: names for module, names in known.items() if module not in KNOWS_NAMES} == {}
+    assert KNOWS_NAMES.keys() - known.keys() == set(), "excused, but without such a name"
+
+
 def own_test(module: str) -> Path:
     *packages, name = module.split(".")
     return TESTS.joinpath(*packages, f"test_{name}.py")
@@ -298,6 +321,19 @@ def test_the_test_files_of_modules_without_their_own_are_there() -> None:
 )
 def test_the_rules_see_every_way_to_import(source: str) -> None:
     assert any(is_within(name, "server") for name in ours_among(imported(source, "livetables.pipeline")))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "TYPES = {'int64': 1}",
+        "kind == 'asof'",
+        "match kind:\n    case 'bool':\n        pass",
+        "Literal['inner', 'left']",
+    ],
+)
+def test_the_rules_see_every_way_to_name_a_type_or_join(source: str) -> None:
+    assert names_of_kinds(source)
 
 
 @pytest.mark.parametrize(

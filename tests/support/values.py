@@ -11,8 +11,9 @@ import duckdb
 import pyarrow as pa
 from hypothesis import strategies as st
 
+from livetables.model.columns import kind_of
 from livetables.server.viewports.row import Row, rows_of
-from livetables.server.viewports.viewport import ROW, SQL_TYPES, column_type, quoted
+from livetables.server.viewports.viewport import ROW, quoted
 
 SCHEMA = pa.schema(
     [
@@ -100,7 +101,7 @@ class Database:
     def __init__(self) -> None:
         self.connection = duckdb.connect(":memory:")
         self.connection.execute("SET GLOBAL TimeZone = 'UTC'")
-        columns = [f"{ROW} BIGINT"] + [f"{quoted(each.name)} {SQL_TYPES[column_type(each.type)]}" for each in SCHEMA]
+        columns = [f"{ROW} BIGINT"] + [f"{quoted(each.name)} {kind_of(each.type).sql}" for each in SCHEMA]
         self.connection.execute(f"CREATE TABLE rows_of_it ({', '.join(columns)})")
 
     def fill(self, table: pa.Table) -> list[Row]:

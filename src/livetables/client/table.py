@@ -14,6 +14,7 @@ from livetables.client.clock import Clock
 from livetables.client.flight import Flight
 from livetables.client.html import table_html
 from livetables.client.http import Door
+from livetables.model.columns import COLUMN_KINDS
 from livetables.model.errors import SetupError
 from livetables.model.wire import Place
 
@@ -96,7 +97,7 @@ class Table:
         'u3'
         """
         pandas = _needed("pandas")
-        kinds = {pa.int64(): pandas.Int64Dtype(), pa.bool_(): pandas.BooleanDtype(), pa.string(): pandas.StringDtype()}
+        kinds = {kind.arrow: getattr(pandas, kind.pandas)() for kind in COLUMN_KINDS.values() if kind.pandas}
         return self.to_arrow(columns, sort, filters, quick).to_pandas(types_mapper=kinds.get)
 
     def to_polars(

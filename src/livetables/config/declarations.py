@@ -8,9 +8,9 @@ from datetime import datetime
 from typing import Any
 
 from livetables.config.settings import Problems, Section, choice, quoted
+from livetables.model.columns import COLUMN_TYPES, declared_type
 from livetables.model.joins import DEFAULT_JOIN, JOIN_CURE, JOIN_KINDS, LOOKBACK_CURE, join_called
 from livetables.model.spec import (
-    COLUMN_TYPES,
     CONTROL_TABLES,
     DEAD_LETTERS,
     NAME_PATTERN,
@@ -163,7 +163,7 @@ def _columns(section: Section) -> tuple[Column, ...]:
         if name.lower() in seen:
             section.add(name, f'differs from "{seen[name.lower()]}" only in case', "leave one of them out")
         seen[name.lower()] = name
-        column_type = next((known for known in COLUMN_TYPES if known == type_name), None)
+        column_type = declared_type(type_name)
         if column_type is None:
             section.add(name, f"unknown type {quoted(type_name)}", f"use one of {', '.join(COLUMN_TYPES)}")
         else:

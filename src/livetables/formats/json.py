@@ -12,9 +12,9 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from livetables.model.columns import INT64_MAX, INT64_MIN
 from livetables.model.spec import Column, Table
 
-INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 INT64_DIGITS = 19
 EXPONENT_DIGITS_MAX = 9  # with more, no number but 0 is near the range of any type
 NESTING_MAX = 500  # of objects and arrays

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 
 from livetables.config.values import ControlConfig, GenerationsConfig, PipelineConfig, ServerConfig
 from livetables.init.inference import VIEW_NAME, JoinProposal, LeftOut, Proposal
+from livetables.model.columns import COLUMN_TYPES
 from livetables.model.joins import DEFAULT_JOIN, JoinType, join_choices
 
 LEFT_OUT_MAX = 50
@@ -134,7 +135,7 @@ def _table(proposal: Proposal) -> Iterator[str]:
     yield '# timestamp = "kafka"  # or "arrival": the time at which the broker took the record (LogAppendTime)'
     seen = f"# By the last {proposal.records:,} records" if proposal.records else "# The topic has no records yet"
     yield seen + (f"; {proposal.unreadable:,} of them are no JSON object" if proposal.unreadable else "")
-    yield f"{mark}[tables.{table.name}.columns]  # string, int64, double or bool"
+    yield f"{mark}[tables.{table.name}.columns]  # {_alternatives(COLUMN_TYPES)}"
     for column in table.columns:
         yield f"{column.name} = {_toml(column.type)}"
     for field in proposal.left_out[:LEFT_OUT_MAX]:
@@ -168,6 +169,10 @@ def _defaults(section: str, settings: object) -> Iterator[str]:
         if key not in NOT_SHOWN and value is not None:
             note = f"  # {NOTES[key]}" if key in NOTES else ""
             yield f"# {field.name} = {_toml(value)}{note}"
+
+
+def _alternatives(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} or {names[-1]}"
 
 
 def _shown(field: LeftOut) -> str:

@@ -9,26 +9,16 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from livetables.config.declarations import JOIN_TYPE_VIEW
 from livetables.formats.json import fault
-from livetables.model.spec import NAME_PATTERN, Column, ColumnType, Table, joined_column_names
+from livetables.model.columns import TEXT_TYPE, ColumnType, inferred_types
+from livetables.model.spec import NAME_PATTERN, Column, Table, joined_column_names
 
 VIEW_NAME = JOIN_TYPE_VIEW
-KEY_TYPES = ("string", "int64")
-KINDS: Mapping[type, str] = {str: "text", bool: "true or false", int: "a number", float: "a fraction"}
-CANDIDATES: Mapping[frozenset[str], tuple[ColumnType, ...]] = {
-    frozenset({"text"}): ("string",),
-    frozenset({"true or false"}): ("bool",),
-    frozenset({"a number"}): ("int64", "double"),
-    frozenset({"a fraction"}): ("double",),
-    frozenset({"a number", "a fraction"}): ("double",),
-}
-MIXED: tuple[ColumnType, ...] = ("string",)  # every other value converts into text
 
 
 @dataclass(frozen=True)
@@ -37,7 +27,7 @@ class LeftOut:
 
     name: str
     why: str
-    type: ColumnType = "string"
+    type: ColumnType = TEXT_TYPE
 
 
 @dataclass(frozen=True)
@@ -125,9 +115,9 @@ def _proposed(name: str, topic: str, records: Sequence[bytes | None]) -> Proposa
         else:
             left_out.append(decided)
     keys = {
-        column.name: [_as_key(value, column.type) for value in seen[column.name] if value is not None]
+        column.name: [_as_key(value, column) for value in seen[column.name] if value is not None]
         for column in columns
-        if column.type in KEY_TYPES
+        if column.kind.is_key
     }
     return Proposal(
         table=Table(name, topic, tuple(columns), f"{name}_ui"),
@@ -150,7 +140,7 @@ def _object(raw: bytes | None, probe: Table) -> dict[str, Any] | None:
 def _column(name: str, values: Sequence[Any], taken: set[str]) -> Column | LeftOut:
     """The column for a field with these values, or why there is none."""
     given = [value for value in values if value is not None]
-    kinds = Counter(KINDS.get(type(value), "an object or array") for value in given)
+    seen = {type(value) for value in given}
     if not NAME_PATTERN.fullmatch(name):
         return LeftOut(name, "no name of a column: it may have letters, digits and _, and no digit first")
     if name.startswith("_") or name.lower() == "ts":
@@ -159,18 +149,18 @@ def _column(name: str, values: Sequence[Any], taken: set[str]) -> Column | LeftO
         return LeftOut(name, "differs from another column only in case")
     if not given:
         return LeftOut(name, "null in all records that were looked at")
-    if "an object or array" in kinds:
+    if seen & {dict, list}:
         return LeftOut(name, "an object or array, which no column takes")
-    for column_type in CANDIDATES.get(frozenset(kinds), MIXED):
+    for column_type in inferred_types(seen):
         column = Column(name, column_type)
         if all(_fits(column, value) for value in given):
             return column
     return LeftOut(name, "some numbers are too large for any type of number")
 
 
-def _as_key(value: Any, column_type: ColumnType) -> Any:
+def _as_key(value: Any, column: Column) -> Any:
     """The value in its column: text is what a number, true or false converts into."""
-    return value if column_type != "string" or isinstance(value, str) else json.dumps(value)
+    return json.dumps(value) if column.kind.is_text and not isinstance(value, str) else value
 
 
 def _fits(column: Column, value: Any) -> bool:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Literal, get_args
 
+from livetables.model.columns import COLUMN_KINDS, INT64, TIMESTAMP, AnyColumnType, ColumnKind, ColumnType
 from livetables.model.joins import JOIN_KINDS, LEFT_ID, RIGHT_ID, JoinKind, JoinType, Side
 
 NAME_PATTERN = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
@@ -21,12 +22,10 @@ DEAD_LETTERS = "dead_letters"  # the table of the records that could not be pars
 CONTROL_TABLES = ("orchestrator_status", "control_raw", "generations", "kafka_topics")
 OFFSET_BITS = 44  # 17 trillion records a partition, half a million partitions
 
-ColumnType = Literal["string", "int64", "double", "bool"]
 Start = Literal["earliest", "latest"] | datetime
 # The timestamp of the Kafka record, as it is; or only that of the broker's arrival, which its topic has to be set to.
 Timestamp = Literal["kafka", "arrival"]
 
-COLUMN_TYPES: tuple[ColumnType, ...] = get_args(ColumnType)
 TIMESTAMPS: tuple[Timestamp, ...] = get_args(Timestamp)
 
 
@@ -36,6 +35,10 @@ class Column:
 
     name: str
     type: ColumnType
+
+    @property
+    def kind(self) -> ColumnKind:
+        return COLUMN_KINDS[self.type]
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,11 @@ class JoinedColumn:
     name: str
     side: Side
     source: str
-    type: ColumnType | Literal["timestamp"]
+    type: AnyColumnType
+
+    @property
+    def kind(self) -> ColumnKind:
+        return COLUMN_KINDS[self.type]
 
 
 def joined_columns(left: Table, right: Table, on: str) -> tuple[JoinedColumn, ...]:
@@ -117,8 +124,8 @@ def joined_columns(left: Table, right: Table, on: str) -> tuple[JoinedColumn, ..
     """
     left_names = {column.name for column in left.columns}
     return (
-        JoinedColumn(LEFT_ID, "left", "_id", "int64"),
-        JoinedColumn(RIGHT_ID, "right", "_id", "int64"),
+        JoinedColumn(LEFT_ID, "left", "_id", INT64.name),
+        JoinedColumn(RIGHT_ID, "right", "_id", INT64.name),
         *(JoinedColumn(column.name, "left", column.name, column.type) for column in left.columns),
         *(
             JoinedColumn(
@@ -130,8 +137,8 @@ def joined_columns(left: Table, right: Table, on: str) -> tuple[JoinedColumn, ..
             for column in right.columns
             if column.name != on
         ),
-        JoinedColumn(f"{left.name}_ts", "left", "ts", "timestamp"),
-        JoinedColumn(f"{right.name}_ts", "right", "ts", "timestamp"),
+        JoinedColumn(f"{left.name}_ts", "left", "ts", TIMESTAMP.name),
+        JoinedColumn(f"{right.name}_ts", "right", "ts", TIMESTAMP.name),
     )
 
 

@@ -13,7 +13,8 @@ from pyspark.sql import SparkSession
 
 from livetables.formats.json import fault
 from livetables.local.broker import Broker
-from livetables.model.spec import COLUMN_TYPES, Column, GenerationSpec, Table, record_position
+from livetables.model.columns import COLUMN_TYPES
+from livetables.model.spec import Column, GenerationSpec, Table, record_position
 from livetables.pipeline.flow.parse import parser
 from tests.support.kafka import Record, create_topic, produce, unique_topic
 from tests.support.oracle import Written, converted

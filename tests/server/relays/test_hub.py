@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic_core import from_json, to_json
 
+from livetables.model.columns import column_type
 from livetables.server.live import protocol
 from livetables.server.live.protocol import Heading
 from livetables.server.relays.hub import arrow_rows, patched_entries
 from livetables.server.viewports.encoding import encoded_rows
-from livetables.server.viewports.viewport import column_type, patch
+from livetables.server.viewports.viewport import patch
 from tests.support.tables import ROWS, SCHEMA
 
 HEADING = Heading(table="t", generation="g", sequence=1, newest=None)

@@ -9,7 +9,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from livetables.model.spec import ColumnType, GenerationSpec, Table
+from livetables.model.columns import ColumnKind
+from livetables.model.spec import GenerationSpec, Table
 from livetables.pipeline.flow.plan import plan_json
 
 HEAD_BYTES = 24  # table, scope, id and time
@@ -37,7 +38,7 @@ def _unpacked(record: bytes, table: Table) -> Parsed | None:
         return None
     unknown = tuple(reader.text() for _ in range(reader.number()))
     return Parsed(
-        {column.name: reader.value(column.type) if reader.byte() else None for column in table.columns}, unknown
+        {column.name: reader.value(column.kind) if reader.byte() else None for column in table.columns}, unknown
     )
 
 
@@ -47,16 +48,8 @@ class _Reader:
     def __init__(self, data: bytes, position: int) -> None:
         self._data, self._position = data, position
 
-    def value(self, kind: ColumnType) -> Any:
-        match kind:
-            case "string":
-                return self.text()
-            case "int64":
-                return self._take(">q")
-            case "double":
-                return self._take(">d")
-            case "bool":
-                return bool(self.byte())
+    def value(self, kind: ColumnKind) -> Any:
+        return self.text() if kind.packed is None else self._take(kind.packed)
 
     def byte(self) -> int:
         return int(self._take(">b"))

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from livetables.model.change import TableShape
+from livetables.model.columns import TIMESTAMP
 from livetables.model.joins import IDS, SIDES
 from livetables.model.spec import (
     DEAD_LETTERS,
@@ -23,14 +24,6 @@ from livetables.model.spec import (
     view_columns,
 )
 
-TIMESTAMP = pa.timestamp("us", tz="UTC")
-ARROW_TYPES: dict[str, pa.DataType] = {
-    "string": pa.string(),
-    "int64": pa.int64(),
-    "double": pa.float64(),
-    "bool": pa.bool_(),
-    "timestamp": TIMESTAMP,
-}
 DEAD_LETTER_SCHEMA = pa.schema(
     [
         ("_id", pa.int64()),
@@ -38,7 +31,7 @@ DEAD_LETTER_SCHEMA = pa.schema(
         ("topic", pa.string()),
         ("partition", pa.int64()),
         ("offset", pa.int64()),
-        ("ts", TIMESTAMP),
+        ("ts", TIMESTAMP.arrow),
         ("reason", pa.string()),
         ("raw", pa.string()),
     ]
@@ -125,10 +118,10 @@ def _places(table: Table) -> dict[str, int]:
 
 
 def _table_shape(table: Table, spec: GenerationSpec) -> TableShape:
-    columns: Sequence[tuple[str, pa.DataType]] = [(column.name, ARROW_TYPES[column.type]) for column in table.columns]
+    columns: Sequence[tuple[str, pa.DataType]] = [(column.name, column.kind.arrow) for column in table.columns]
     return TableShape(
         table.publish,
-        pa.schema([("_id", pa.int64()), *columns, ("ts", TIMESTAMP)]),
+        pa.schema([("_id", pa.int64()), *columns, ("ts", TIMESTAMP.arrow)]),
         ("_id",),
         aliases=table.aliases,
         appends=True,
@@ -146,7 +139,7 @@ def _view_shape(view: View, spec: GenerationSpec) -> TableShape:
     _, match = view.kind.versioned or (None, None)
     return TableShape(
         view.name,
-        pa.schema([(column.name, ARROW_TYPES[column.type]) for column in view_columns(view, left, right)]),
+        pa.schema([(column.name, column.kind.arrow) for column in view_columns(view, left, right)]),
         view.kind.key,
         (times[match], IDS[match]) if match else (),
         view.aliases,

@@ -18,6 +18,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from livetables.model.change import Batch, TableChanges, TableShape
+from livetables.model.columns import TIMESTAMP
 from livetables.model.control_message import JOIN_FIELD, ControlMessage, Unreadable, join_field, topic_field
 from livetables.model.spec import GenerationSpec
 from livetables.pipeline.generations.wanted import Wanted
@@ -25,7 +26,7 @@ from livetables.pipeline.generations.wanted import Wanted
 StatusTable = Literal["orchestrator_status", "control_raw", "generations", "kafka_topics"]
 Row = Mapping[str, Any]
 
-TIMESTAMP = pa.timestamp("us", tz="UTC")
+TIME = TIMESTAMP.arrow
 ONLY_ROW = 0
 RAW_CHARACTERS_MAX = 10_000
 
@@ -40,7 +41,7 @@ def shapes(spec: GenerationSpec) -> tuple[TableShape, ...]:
                 [
                     ("_id", pa.int64()),
                     *pointed,
-                    ("lastApplied", TIMESTAMP),
+                    ("lastApplied", TIME),
                     ("generation", pa.string()),
                     ("state", pa.string()),
                     ("lag", pa.int64()),
@@ -54,7 +55,7 @@ def shapes(spec: GenerationSpec) -> tuple[TableShape, ...]:
             pa.schema(
                 [
                     ("_id", pa.int64()),
-                    ("ts", TIMESTAMP),
+                    ("ts", TIME),
                     ("partition", pa.int64()),
                     ("offset", pa.int64()),
                     *pointed,
@@ -63,7 +64,7 @@ def shapes(spec: GenerationSpec) -> tuple[TableShape, ...]:
                     ("outcome", pa.string()),
                     ("why", pa.string()),
                     ("generation", pa.string()),
-                    ("decided", TIMESTAMP),
+                    ("decided", TIME),
                 ]
             ),
             ("_id",),
@@ -75,9 +76,9 @@ def shapes(spec: GenerationSpec) -> tuple[TableShape, ...]:
                     ("generation", pa.string()),
                     *pointed,
                     ("state", pa.string()),
-                    ("started", TIMESTAMP),
-                    ("switched", TIMESTAMP),
-                    ("retired", TIMESTAMP),
+                    ("started", TIME),
+                    ("switched", TIME),
+                    ("retired", TIME),
                     ("rows", pa.int64()),
                     ("lost", pa.int64()),
                     ("message", pa.string()),

@@ -33,6 +33,7 @@ from pydantic_core import from_json
 from livetables.config.settings import choice
 from livetables.log import Throttle, log_event
 from livetables.model.change import TableShape
+from livetables.model.columns import kind_of
 from livetables.model.errors import ErrorCode, LivetablesError, RequestError, SinkError
 from livetables.model.roles import Right, Role
 from livetables.model.spec import CONTROL_TABLES
@@ -56,7 +57,7 @@ from livetables.server.storage.feed import changes_schema
 from livetables.server.storage.frames import FrameError
 from livetables.server.storage.reader import SQL_SECONDS_MAX
 from livetables.server.storage.store import Store
-from livetables.server.viewports.viewport import ARROW_TYPES, Selection, ViewOptions, chosen_columns, column_type
+from livetables.server.viewports.viewport import Selection, ViewOptions, chosen_columns
 from livetables.tls import ServerCertificate
 
 SCANS_MAX = 8
@@ -784,4 +785,4 @@ def _info(schema: pa.Schema, descriptor: Any, ticket: bytes) -> Any:
 def _schema(shape: TableShape, selection: Selection) -> pa.Schema:
     """The schema of a table's rows as they are sent."""
     columns = chosen_columns(shape.schema, selection)
-    return pa.schema([(name, ARROW_TYPES[column_type(shape.schema.field(name).type)]) for name in columns])
+    return pa.schema([(name, kind_of(shape.schema.field(name).type).arrow) for name in columns])

@@ -36,6 +36,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from livetables.log import Throttle
+from livetables.model.columns import column_type
 from livetables.model.errors import RequestError, StoreError
 from livetables.server.api.control_requests import MAX_WAITING
 from livetables.server.api.gate import (
@@ -85,7 +86,7 @@ from livetables.server.viewports.encoding import (
     encoded_rows,
 )
 from livetables.server.viewports.masking import for_role
-from livetables.server.viewports.viewport import Selection, ViewOptions, column_type
+from livetables.server.viewports.viewport import Selection, ViewOptions
 
 MAX_SQL_BYTES = 64 * 1024 * 1024
 MAX_SQL_WAITING = 32

@@ -12,13 +12,14 @@ from typing import Any
 import pyarrow as pa
 from pydantic_core import from_json
 
+from livetables.model.columns import COLUMN_KINDS
 from livetables.model.errors import RequestError
 from livetables.server.health.metrics import Metrics
 from livetables.server.live.state import State
 from livetables.server.relays.link import Outbox
 from livetables.server.relays.messages import Failure, News, Subscribe, Unsubscribe
 from livetables.server.viewports.row import Checksums, Entry
-from livetables.server.viewports.viewport import ARROW_TYPES, ViewOptions
+from livetables.server.viewports.viewport import ViewOptions
 
 log = logging.getLogger(__name__)
 
@@ -121,7 +122,7 @@ def patched_entries(entries: Sequence[Entry], frame: Mapping[str, Any]) -> list[
 
 def arrow_rows(columns: _Columns, entries: Sequence[Entry]) -> pa.Table:
     """Rows as JSON has them in their own types again: each value's text means the same to Arrow."""
-    schema = pa.schema([(name, ARROW_TYPES[kind]) for name, kind in columns])  # type: ignore[index]
+    schema = pa.schema([(name, COLUMN_KINDS[kind].arrow) for name, kind in columns])
     texts = (
         [None if values[index] is None else str(values[index]) for _, values in entries]
         for index in range(len(columns))

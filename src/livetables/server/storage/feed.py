@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from livetables.model.change import TableChanges, TableShape
+from livetables.model.columns import kind_of
 from livetables.model.errors import RequestError
 from livetables.model.wire import DELETED
 from livetables.server.storage.pending import FrameTimes
-from livetables.server.viewports.viewport import ARROW_TYPES, column_type
 
 BYTES_MAX = 64 * 1024 * 1024  # of all changes together
 COLUMN_BYTES = 1_024  # what Arrow takes for a column beside its values
@@ -174,7 +174,7 @@ class Feed:
 
 def changes_schema(shape: TableShape) -> pa.Schema:
     """The schema in which a table's changes are sent: its rows, and whether each is gone."""
-    columns = [(field.name, ARROW_TYPES[column_type(field.type)]) for field in shape.schema]
+    columns = [(field.name, kind_of(field.type).arrow) for field in shape.schema]
     return pa.schema([*columns, (DELETED, pa.bool_())])
 
 

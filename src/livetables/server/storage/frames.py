@@ -33,11 +33,11 @@ import pyarrow.compute as pc
 
 from livetables.formats.json import readable, reason
 from livetables.model.change import TableShape
+from livetables.model.columns import column_type, declared_type
 from livetables.model.errors import SinkError
 from livetables.model.joins import IDS, LEFT_ID, RIGHT_ID, SIDES
-from livetables.model.spec import COLUMN_TYPES, DEAD_LETTERS, OFFSET_BITS, Column, Table, record_position
+from livetables.model.spec import DEAD_LETTERS, OFFSET_BITS, Column, Table, record_position
 from livetables.model.wire import FrameStream, Marks, StreamKind
-from livetables.server.viewports.viewport import column_type
 
 OFFSET_MASK = (1 << OFFSET_BITS) - 1
 REMOVED_SCHEMA = pa.schema([(LEFT_ID, pa.int64())])
@@ -314,8 +314,8 @@ def _dead_letter(table: Table, record: Mapping[str, Any]) -> dict[str, Any]:
 
 def _as_table(shape: TableShape) -> Table:
     """The table as its records should be."""
-    types = {field.name: column_type(field.type) for field in shape.schema if field.name not in ("_id", "ts")}
-    columns = [Column(name, each) for name, kind in types.items() for each in COLUMN_TYPES if each == kind]
+    fields = [field for field in shape.schema if field.name not in ("_id", "ts")]
+    columns = [Column(field.name, name) for field in fields if (name := declared_type(column_type(field.type)))]
     return Table(shape.sources[0], shape.topic or "", tuple(columns), shape.name, strict=shape.strict)
 
 

@@ -20,7 +20,6 @@ from livetables.model.spec import CONTROL_TABLES
 from livetables.model.wire import NO_BATCH, FramePart, FrameStream
 from livetables.server.storage.frames import WriterMarks, positions
 from livetables.server.storage.merge import relation
-from livetables.server.viewports.viewport import column_type
 
 WIDE_ROW_BYTES = 4096  # on average, of rows that came together
 
@@ -171,7 +170,7 @@ def with_facts(generation: Generation, data: bytes) -> Generation:
 
 
 def newest_time(rows: pa.Table) -> datetime | None:
-    times = [pc.max(rows[each.name]).as_py() for each in rows.schema if column_type(each.type) == "timestamp"]
+    times = [pc.max(rows[each.name]).as_py() for each in rows.schema if pa.types.is_timestamp(each.type)]
     return max((time for time in times if time is not None), default=None)
 
 

@@ -10,11 +10,12 @@ import duckdb
 import pyarrow as pa
 
 from livetables.model.change import TableChanges, TableShape
+from livetables.model.columns import COLUMN_KINDS, kind_of
 from livetables.model.errors import SinkError
 from livetables.model.joins import JOIN_KINDS
 from livetables.server.storage.frames import TableNews
 from livetables.server.viewports.row import Row, numbered, table_of
-from livetables.server.viewports.viewport import ROW, SQL_TYPES, column_type, quoted
+from livetables.server.viewports.viewport import ROW, quoted
 
 FEW = 256  # rows of a view to look for one by one
 
@@ -41,18 +42,16 @@ def check_shape(shape: TableShape) -> None:
         raise SinkError(f"table {shape.name} has the join {ascii(shape.join)[:80]}, which is unknown", cure)
     for field in shape.schema:
         try:
-            column_type(field.type)
+            kind_of(field.type)
         except KeyError:
-            known = ", ".join(SQL_TYPES)
+            known = ", ".join(COLUMN_KINDS)
             raise SinkError(
                 f"column {field.name} of table {shape.name} is {field.type}, which a table cannot have", f"use {known}"
             ) from None
 
 
 def create_table(generation: str, shape: TableShape) -> str:
-    columns = [f"{ROW} BIGINT"] + [
-        f"{quoted(field.name)} {SQL_TYPES[column_type(field.type)]}" for field in shape.schema
-    ]
+    columns = [f"{ROW} BIGINT"] + [f"{quoted(field.name)} {kind_of(field.type).sql}" for field in shape.schema]
     return f"CREATE TABLE {relation(generation, shape)} ({', '.join(columns)})"
 
 

@@ -11,8 +11,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from livetables.model.columns import ColumnKind, kind_of
 from livetables.server.viewports.row import Row
-from livetables.server.viewports.viewport import Sort, column_type
+from livetables.server.viewports.viewport import Sort
 
 Key = tuple[Any, ...]
 
@@ -43,7 +44,7 @@ def order_key(schema: pa.Schema, sorts: Sequence[Sort]) -> Callable[[Row], Key]:
     if not sorts:
         return lambda row: (row.number,)
     parts = [
-        (schema.names.index(sort.column), _part(column_type(schema.field(sort.column).type), sort.descending))
+        (schema.names.index(sort.column), _part(kind_of(schema.field(sort.column).type), sort.descending))
         for sort in sorts
     ]
     if len(parts) == 1:
@@ -52,17 +53,15 @@ def order_key(schema: pa.Schema, sorts: Sequence[Sort]) -> Callable[[Row], Key]:
     return lambda row: (*(part(row.values[place]) for place, part in parts), row.number)
 
 
-def _part(kind: str, descending: bool) -> Callable[[Any], tuple[int, Any]]:
+def _part(kind: ColumnKind, descending: bool) -> Callable[[Any], tuple[int, Any]]:
     match kind, descending:
-        case "string", False:
-            return lambda value: NULL if value is None else (0, value)
-        case "string", True:
-            return lambda value: NULL if value is None else (0, _Backwards(value))
-        case "double", False:
+        case ColumnKind(has_nan=True), False:
             return lambda value: NULL if value is None else (0, value) if value == value else (1, 0)
-        case "double", True:
+        case ColumnKind(has_nan=True), True:
             return lambda value: NULL if value is None else (1, -value) if value == value else (0, 0)
         case _, False:
             return lambda value: NULL if value is None else (0, value)
+        case ColumnKind(is_text=True), True:
+            return lambda value: NULL if value is None else (0, _Backwards(value))
         case _:
             return lambda value: NULL if value is None else (0, -value)

@@ -9,22 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import cache, lru_cache
-from math import copysign
 from typing import Any
 
 import duckdb
 import pyarrow as pa
 
-from livetables.server.viewports.row import EPOCH, Row
-from livetables.server.viewports.viewport import (
-    Filter,
-    Selection,
-    Type,
-    column_type,
-    filter_values,
-    has_case,
-    is_searched,
-)
+from livetables.model.columns import EPOCH, ColumnKind, kind_of
+from livetables.server.viewports.row import Row
+from livetables.server.viewports.viewport import Filter, Selection, filter_values, has_case, is_searched
 
 Test = Callable[[Any], bool]  # of a value that is not null
 
@@ -37,7 +29,7 @@ def predicate(schema: pa.Schema, selection: Selection) -> Callable[[Row], bool] 
         return None
     columns: list[tuple[int, bool, Test]] = []
     for each in selection.filters:
-        kind = column_type(schema.field(each.column).type)
+        kind = kind_of(schema.field(each.column).type)
         columns.append((schema.names.index(each.column), each.op == "is_null", _test(each, kind)))
     searched = _searched(schema, selection.quick) if selection.quick else None
 
@@ -54,9 +46,9 @@ def predicate(schema: pa.Schema, selection: Selection) -> Callable[[Row], bool] 
     return passes
 
 
-def _test(each: Filter, kind: Type) -> Test:
+def _test(each: Filter, kind: ColumnKind) -> Test:
     values = [_comparable(value) for value in filter_values(each, kind)]
-    ordered: Callable[[Any], Any] = _above_all if kind == "double" else _itself
+    ordered: Callable[[Any], Any] = _above_all if kind.has_nan else _itself
     match each.op:
         case "is_null":
             return lambda _: False
@@ -105,36 +97,24 @@ def _searched(schema: pa.Schema, needle: str) -> list[tuple[int, Test]]:
     """The columns that a quick filter looks into, and how."""
     found = []
     for place, field in enumerate(schema):
-        kind = column_type(field.type)
+        kind = kind_of(field.type)
         if is_searched(field.name, kind, needle):
-            test = _finds(needle.replace("T", " ") if kind == "timestamp" else needle)
-            found.append((place, test if kind == "string" else _written(kind, test)))
+            test = _finds(kind.needle(needle))
+            found.append((place, test if kind.is_text else _written(kind, test)))
     return found
 
 
-def _written(kind: Type, test: Test) -> Test:
+def _written(kind: ColumnKind, test: Test) -> Test:
     """The test of a value's text, as the database writes it."""
-    match kind:
-        case "bool":
-            return lambda value: test("true" if value else "false")
-        case "timestamp":
-            return lambda value: test(_written_time(value))
-        case "double":
-            return lambda value: test(_written_double(value))
-        case _:
-            return lambda value: test(repr(value))
 
+    def passes(value: Any) -> bool:
+        try:
+            text = kind.text(value)
+        except OverflowError:  # a time before year 1 or after 9999: only the database can write it
+            text = _written_far_time(value)
+        return test(text)
 
-def _written_double(value: float) -> str:
-    return repr(value) if value == value else "-nan" if copysign(1, value) < 0 else "nan"
-
-
-def _written_time(microseconds: int) -> str:
-    try:
-        text = (EPOCH + timedelta(microseconds=microseconds)).isoformat(" ")
-    except OverflowError:  # before year 1 or after 9999: only the database can write it
-        return _written_far_time(microseconds)
-    return text.rstrip("0") if "." in text else text
+    return passes
 
 
 @lru_cache(maxsize=10_000)

@@ -9,21 +9,21 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from livetables.model.columns import EPOCH, TIMESTAMP, column_type
 from livetables.server.viewports.encoding import encoded_rows, encoded_time, encoded_value
-from livetables.server.viewports.viewport import ROW, ViewOptions, chosen_columns, column_type
+from livetables.server.viewports.viewport import ROW, ViewOptions, chosen_columns
 
 Values = tuple[Any, ...]
 Entry = tuple[int, Values]
 
-EPOCH = datetime(1970, 1, 1)  # in UTC
-TIME = pa.timestamp("us", "UTC")
+TIME = TIMESTAMP.arrow
 NUMBER, LENGTH = struct.Struct("<d"), struct.Struct("<I")
 ROUGH_BYTES = 12  # of a value that is not text, in JSON
 CHECKSUMS_KEPT = 1_000

@@ -9,11 +9,9 @@ order, and clients know a row again by it.
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from itertools import islice
 from operator import is_, lt
 from typing import Any, Literal
@@ -22,6 +20,7 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field
 
 from livetables.config.settings import choice
+from livetables.model.columns import ColumnKind, Scalar, kind_of
 from livetables.model.errors import RequestError
 
 ROW = "_row"
@@ -34,25 +33,6 @@ MAX_OFFSET = 2**62
 PUSHED_MAX = 64  # rows on top of a window that are looked at to find its old first one
 
 Operator = Literal["equals", "contains", "starts_with", "<", ">", "between", "is_null", "in"]
-Scalar = bool | int | float | str
-Type = Literal["string", "int64", "double", "bool", "timestamp"]
-
-SQL_TYPES: Mapping[Type, str] = {
-    "string": "VARCHAR",
-    "int64": "BIGINT",
-    "double": "DOUBLE",
-    "bool": "BOOLEAN",
-    "timestamp": "TIMESTAMPTZ",
-}
-ARROW_TYPES: Mapping[Type, pa.DataType] = {  # as DuckDB gives them
-    "string": pa.string(),
-    "int64": pa.int64(),
-    "double": pa.float64(),
-    "bool": pa.bool_(),
-    "timestamp": pa.timestamp("us", "UTC"),
-}
-LOOKS_LIKE_A_NUMBER = re.compile(r"[-+0-9.e]+", re.IGNORECASE)
-LOOKS_LIKE_A_TIME = re.compile(r"[0-9T:. -]*[0-9][-:][0-9]?[0-9T:. -]*")
 
 
 class _Value(BaseModel):
@@ -116,19 +96,6 @@ class Window:
     ids: tuple[int, ...]
     rows: pa.Table
     total: int
-
-
-def column_type(data_type: pa.DataType) -> Type:
-    """The type as clients know it."""
-    if pa.types.is_timestamp(data_type):
-        return "timestamp"
-    known: dict[pa.DataType, Type] = {
-        pa.string(): "string",
-        pa.int64(): "int64",
-        pa.float64(): "double",
-        pa.bool_(): "bool",
-    }
-    return known[data_type]
 
 
 def chosen_columns(schema: pa.Schema, options: Selection) -> tuple[str, ...]:
@@ -314,10 +281,10 @@ def _order(schema: pa.Schema, sorts: Sequence[Sort]) -> str:
     return ", ".join([*keys, f"{ROW} ASC"])
 
 
-def _check_column(schema: pa.Schema, name: str) -> Type:
+def _check_column(schema: pa.Schema, name: str) -> ColumnKind:
     if name not in schema.names:
         raise RequestError("unknown_column", f"the table has no column {_shown(name)}", choice(name, schema.names))
-    return column_type(schema.field(name).type)
+    return kind_of(schema.field(name).type)
 
 
 def _condition(schema: pa.Schema, options: Selection) -> tuple[str, tuple[object, ...]]:
@@ -335,8 +302,8 @@ def _condition(schema: pa.Schema, options: Selection) -> tuple[str, tuple[object
     return " AND ".join(f"({condition})" for condition in conditions) or "true", tuple(parameters)
 
 
-def _filter(each: Filter, kind: Type) -> tuple[str, list[object]]:
-    column, cast = quoted(each.column), f"CAST(? AS {SQL_TYPES[kind]})"
+def _filter(each: Filter, kind: ColumnKind) -> tuple[str, list[object]]:
+    column, cast = quoted(each.column), f"CAST(? AS {kind.sql})"
     values = filter_values(each, kind)
     match each.op:
         case "is_null":
@@ -353,12 +320,12 @@ def _filter(each: Filter, kind: Type) -> tuple[str, list[object]]:
             return _finds(each.op, column, str(values[0]))
 
 
-def filter_values(each: Filter, kind: Type) -> list[object]:
+def filter_values(each: Filter, kind: ColumnKind) -> list[object]:
     """The values of a filter in its column's type."""
     values = [_typed(each, kind, value) for value in _operands(each)]
-    if each.op in ("contains", "starts_with") and kind != "string":
+    if each.op in ("contains", "starts_with") and not kind.is_text:
         raise RequestError(
-            "bad_filter", f"{each.op} needs a string column; {each.column} is {kind}", "use equals or between"
+            "bad_filter", f"{each.op} needs a string column; {each.column} is {kind.name}", "use equals or between"
         )
     return values
 
@@ -383,36 +350,20 @@ def _operands(each: Filter) -> list[Scalar]:
     return values
 
 
-def _typed(each: Filter, kind: Type, value: Scalar) -> object:
+def _typed(each: Filter, kind: ColumnKind, value: Scalar) -> object:
     """A filter's value in its column's type."""
     if isinstance(value, str) and len(value) > MAX_TEXT_CHARACTERS:
         raise RequestError(
             "limit", f"a value for {each.column} is too long", f"give at most {MAX_TEXT_CHARACTERS} characters"
         )
     try:
-        match kind:
-            case "string" if isinstance(value, str):
-                value.encode()  # a lone surrogate is no text
-                return value
-            case "bool" if isinstance(value, bool):
-                return value
-            case "int64" if not isinstance(value, bool) and re.fullmatch("-?[0-9]+", str(value)):
-                number = int(value)
-                if -(2**63) <= number < 2**63:
-                    return number
-            case "double" if isinstance(value, int | float) and not isinstance(value, bool):
-                return float(value)
-            case "timestamp" if isinstance(value, str):
-                moment = datetime.fromisoformat(value)
-                return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+        return kind.filter_value(value)
     except (ValueError, OverflowError):
-        pass
-    example = {"string": "text", "bool": "true or false", "timestamp": "ISO-8601 text, like 2026-01-31T12:00:00Z"}
-    raise RequestError(
-        "bad_filter",
-        f"{_shown(value)} does not fit {each.column}, which is {kind}",
-        f"give {example.get(kind, 'a number')}",
-    )
+        raise RequestError(
+            "bad_filter",
+            f"{_shown(value)} does not fit {each.column}, which is {kind.name}",
+            f"give {kind.example}",
+        ) from None
 
 
 def _finds(op: Literal["contains", "starts_with"], text: str, needle: str) -> tuple[str, list[object]]:
@@ -426,22 +377,12 @@ def has_case(text: str) -> bool:
     return text.lower() != text.upper()
 
 
-def is_searched(column: str, kind: Type, needle: str) -> bool:
+def is_searched(column: str, kind: ColumnKind, needle: str) -> bool:
     """Whether a quick filter looks into a column. Columns that begin with `_` are for programs, and not searched.
 
     Numbers are searched for what can be part of one, and times for what looks like part of a date or time.
     """
-    if column.startswith("_"):
-        return False
-    match kind:
-        case "string":
-            return True
-        case "bool":
-            return any(needle.lower() in word for word in ("true", "false"))
-        case "timestamp":
-            return LOOKS_LIKE_A_TIME.fullmatch(needle) is not None
-        case _:
-            return LOOKS_LIKE_A_NUMBER.fullmatch(needle) is not None
+    return not column.startswith("_") and kind.may_contain(needle)
 
 
 def _quick_filter(schema: pa.Schema, needle: str) -> tuple[str, list[object]]:
@@ -449,12 +390,10 @@ def _quick_filter(schema: pa.Schema, needle: str) -> tuple[str, list[object]]:
     conditions: list[str] = []
     parameters: list[object] = []
     for field in schema:
-        kind, column = column_type(field.type), quoted(field.name)
+        kind = kind_of(field.type)
         if is_searched(field.name, kind, needle):
-            text = {"string": column, "timestamp": f"CAST(CAST({column} AS TIMESTAMP) AS VARCHAR)"}.get(
-                kind, f"CAST({column} AS VARCHAR)"
-            )
-            condition, values = _finds("contains", text, needle.replace("T", " ") if kind == "timestamp" else needle)
+            text = kind.text_sql.format(column=quoted(field.name))
+            condition, values = _finds("contains", text, kind.needle(needle))
             conditions.append(condition)
             parameters += values
     return " OR ".join(conditions) or "false", parameters

@@ -85,6 +85,9 @@ TESTED_BY: Mapping[str, str] = {
     "pipeline/flow/test_query.py": "pipeline.flow.match pipeline.flow.source",
     "pipeline/reporting/test_status_tables.py": "pipeline.reporting.status",
     "server/access/test_endpoints.py": "server.api.asgi",
+    "server/api/test_flight.py": (
+        "server.api.flight_actions server.api.flight_errors server.api.flight_streams server.api.flight_tickets"
+    ),
     "server/api/test_http.py": "model.errors server.api.gate server.api.messages server.api.services",
     "server/api/test_intake.py": "server.storage.staging",
     "server/live/test_hub.py": "server.live.state",

@@ -87,7 +87,7 @@ TESTED_BY: Mapping[str, str] = {
     "doctor/test_kafka.py": "doctor.sampling jvm.gateway kafka.inspection",
     "init/test_inference.py": "formats.json init.document",
     "jvm/test_fetch.py": "child jvm.jars",
-    "kafka/test_topics.py": "kafka.clients",
+    "kafka/test_topics.py": "kafka.clients kafka.error_catalogue kafka.redaction",
     "local/test_broker.py": "local.ports",
     "local/test_lock.py": "client.local_system",
     "local/test_system.py": "cli.signals",
@@ -97,6 +97,9 @@ TESTED_BY: Mapping[str, str] = {
     "pipeline/flow/test_query.py": "pipeline.flow.match pipeline.flow.source",
     "pipeline/reporting/test_status_tables.py": "pipeline.reporting.status",
     "server/access/test_endpoints.py": "server.api.asgi",
+    "server/api/test_flight.py": (
+        "server.api.flight_actions server.api.flight_errors server.api.flight_streams server.api.flight_tickets"
+    ),
     "server/api/test_http.py": "server.api.gate server.api.messages server.api.services",
     "server/api/test_intake.py": "server.storage.staging",
     "server/live/test_hub.py": "server.live.state",

@@ -11,7 +11,8 @@ from dataclasses import replace
 
 from livetables.doctor.check import Facts, Finding
 from livetables.jvm.gateway import started_gateway
-from livetables.kafka.clients import MissingTopicError, Topic
+from livetables.kafka.clients import Topic
+from livetables.kafka.error_catalogue import MissingTopicError
 from livetables.kafka.inspection import Inspection, Sample
 from livetables.kafka.topics import ARRIVAL_TIME, TIME_TYPE, arrival_cure
 from livetables.model.errors import TopicError

@@ -7,7 +7,6 @@ threads are served in between.
 
 from __future__ import annotations
 
-import json
 import re
 import threading
 import time
@@ -26,67 +25,15 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from livetables.config.kafka_properties import READER_DEFAULTS
-from livetables.config.settings import REDACTED, Secret, guarded
-from livetables.jvm.java_errors import JAVA_ERRORS, class_names, java_causes
+from livetables.jvm.java_errors import JAVA_ERRORS, class_names
+from livetables.kafka.error_catalogue import MAX_SHOWN, NO_TOKEN, NOT_LET_IN, root_cause, topic_error
+from livetables.kafka.redaction import Redaction
 from livetables.model.errors import PassingTopicError, TopicError
-from livetables.model.spec import TOPIC_CURE, is_topic_name
+from livetables.model.spec import is_topic_name
 from livetables.model.wire import Receipt
 
 ANSWER_SECONDS_MAX = 10.0
 SLICE_SECONDS = 0.5
-MAX_SHOWN = 200
-
-REFUSED = (
-    "the Kafka broker refuses this client: {cause}",
-    "check who logs in by kafka.sasl.jaas.config (user and password, or the client that tokens are for), "
-    "kafka.sasl.mechanism and kafka.security.protocol",
-)
-
-# What an exception of Java's, or one derived from it, means to the user: the problem and its cure.
-MEANINGS: Mapping[str, tuple[str, str]] = {
-    "UnknownTopicOrPartitionException": ("topic {topic} does not exist", "create it, or name one that exists"),
-    "UnknownTopicIdException": ("topic {topic} does not exist any more", "create it, or name one that exists"),
-    "InvalidTopicException": ("{topic} is no name of a topic", TOPIC_CURE),
-    "TopicAuthorizationException": (
-        "topic {topic} is not authorised for this client",
-        "grant its user Describe and Read on it (on the control topic Write and Create too)",
-    ),
-    "ClusterAuthorizationException": (
-        "topic {topic} is not authorised for this client",
-        "grant its user the operation on the cluster, or have the topic created by somebody who may",
-    ),
-    "LeaderNotAvailableException": ("topic {topic} has a partition without a leader", "start the broker that has it"),
-    "TimeoutException": (
-        "the Kafka broker at {servers} did not answer about topic {topic} in time",
-        "check that it runs and can be reached, and that kafka.bootstrap.servers and kafka.security.protocol fit it",
-    ),
-    "SaslAuthenticationException": REFUSED,
-    "IllegalSaslStateException": REFUSED,
-    "UnsupportedSaslMechanismException": REFUSED,
-    "SslAuthenticationException": (
-        "the Kafka broker and this client do not trust each other: {cause}",
-        "check kafka.ssl.truststore.* (whom this client trusts) and kafka.ssl.keystore.* (its own certificate)",
-    ),
-    "LoginException": ("the login at the Kafka broker cannot begin: {cause}", "mend kafka.sasl.*"),
-    "RecordTooLargeException": ("the message is too large for topic {topic}", "send a smaller one"),
-    "RetriableException": ("the Kafka broker cannot serve topic {topic} now: {cause}", "look at its log if this lasts"),
-}
-MISSING = ("UnknownTopicOrPartitionException", "UnknownTopicIdException")
-NOT_LET_IN = (
-    "SaslAuthenticationException",
-    "IllegalSaslStateException",
-    "UnsupportedSaslMechanismException",
-    "SslAuthenticationException",
-    "LoginException",
-)
-# They may be over when it is tried again, though nobody changes a topic or a setting. Users, certificates and tokens
-# are mended elsewhere, and a client that is not let in knows nothing of any topic.
-PASSING = ("LeaderNotAvailableException", "TimeoutException", "RetriableException", *NOT_LET_IN)
-NO_TOKEN = (
-    "no OAuth token for the Kafka broker: {cause}",
-    "check kafka.sasl.oauthbearer.token.endpoint.url, and clientId and clientSecret in kafka.sasl.jaas.config",
-)
-NOT_KNOWN = ("the Kafka client cannot work on topic {topic}: {cause}", "mend the kafka.* property that this is about")
 
 OWN_LOGIN = "sasl.livetables.login"
 LOGIN_NUMBERS = count()
@@ -123,10 +70,6 @@ CLIENTS: Mapping[str, tuple[str, Mapping[str, str]]] = {
 }
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-GIVEN_IN_SECRET = re.compile(r"""=\s*(?:"([^"]+)"|'([^']+)'|([^\s;"']+))""")
-WORD_IN_SECRET = re.compile(r"""([^\s;"'=]+)(\s*=)?""")
-JAAS_WORDS = ("required", "requisite", "sufficient", "optional")
-
 Before = TypeVar("Before")
 After = TypeVar("After")
 
@@ -136,10 +79,6 @@ class Driver(Protocol):
 
     @property
     def _jvm(self) -> Any: ...
-
-
-class MissingTopicError(TopicError):
-    """There is no such topic."""
 
 
 @dataclass(frozen=True)
@@ -183,18 +122,6 @@ class Making(Future[Any]):
     def __init__(self, failed_before: BaseException | None) -> None:
         super().__init__()
         self.failed_before = failed_before
-
-
-class Redaction:
-    """Takes what properties keep secret out of any text."""
-
-    def __init__(self, properties: Mapping[str, str]) -> None:
-        self._secrets = _secrets(properties)
-
-    def applied(self, text: str) -> str:
-        for secret in self._secrets:
-            text = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", REDACTED, text)
-        return REDACTED if isinstance(guarded("message", text), Secret) else text
 
 
 class Java:
@@ -286,23 +213,23 @@ class Clients:
             name: name if is_topic_name(name) else self.error(name, ["InvalidTopicException"]) for name in names
         }
         making = self._client("admin")
-        asked = self._each(named, lambda name: self._ask_description(_ready(making, deadline), name))
+        asked = self._each(named, lambda name: self._ask_description(ready(making, deadline), name))
         described = self._each(
-            asked, lambda future: self._ask_offsets(_ready(making, deadline), self._answer(future, deadline))
+            asked, lambda future: self._ask_offsets(ready(making, deadline), self._answer(future, deadline))
         )
         return self._each(described, lambda asked: self._topic(*asked, deadline))
 
     def names(self, deadline: float) -> list[str]:
         """All topics that these properties may see, without Kafka's own."""
-        with self.telling("*"):
-            return sorted(self._answer(_ready(self._client("admin"), deadline).listTopics().names(), deadline))
+        with self.reporting("*"):
+            return sorted(self._answer(ready(self._client("admin"), deadline).listTopics().names(), deadline))
 
     def settings(self, topic: str, names: Iterable[str], deadline: float) -> dict[str, str]:
-        """Settings of a topic. A TopicError tells that they may not be seen."""
-        with self.telling(topic):
+        """Settings of a topic. A TopicError means that they may not be seen."""
+        with self.reporting(topic):
             kind = self._java("org.apache.kafka.common.config.ConfigResource$Type").TOPIC
             resource = self._java("org.apache.kafka.common.config.ConfigResource")(kind, topic)
-            admin = _ready(self._client("admin"), deadline)
+            admin = ready(self._client("admin"), deadline)
             asked = admin.describeConfigs(self._java.listed([resource])).values()[resource]
             found = self._answer(asked, deadline)
             entries = {name: found.get(name) for name in names}
@@ -313,8 +240,8 @@ class Clients:
         optional = self._java("java.util.Optional")
         topic = self._java(f"{ADMIN}.NewTopic")(name, optional.of(1), optional.empty())
         topic.configs(self._java.mapped([("retention.ms", "-1"), ("retention.bytes", "-1")]))
-        with self.telling(name):
-            created = _ready(self._client("admin"), deadline).createTopics(self._java.listed([topic])).all()
+        with self.reporting(name):
+            created = ready(self._client("admin"), deadline).createTopics(self._java.listed([topic])).all()
             try:
                 self._answer(created, deadline)
             except Py4JJavaError as error:
@@ -324,18 +251,18 @@ class Clients:
     def send(self, topic: str, value: bytes, deadline: float) -> Receipt:
         """Have a record published, and wait until it is."""
         record = self._java("org.apache.kafka.clients.producer.ProducerRecord")(topic, value)
-        with self.telling(topic, "producer"):
+        with self.reporting(topic, "producer"):
             producer = self._producer_for(topic, deadline)
             try:
                 written = self._answer(producer.send(record), deadline)
             except BaseException:
-                # What was told to have failed must not be sent later.
+                # What was reported to have failed must not be sent later.
                 self.drop("producer")
                 raise
             return Receipt(topic, written.partition(), written.offset())
 
     def consumer(self, deadline: float) -> Consumer:
-        return Consumer(self._java, _ready(self._client("consumer"), deadline))
+        return Consumer(self._java, ready(self._client("consumer"), deadline))
 
     def drop(self, kind: str) -> None:
         """Close a client at once, or when it is made; the next use makes another."""
@@ -357,7 +284,7 @@ class Clients:
                 made.result().close(self._java.duration(0))
 
     @contextmanager
-    def telling(self, topic: str, kind: str = "admin") -> Iterator[None]:
+    def reporting(self, topic: str, kind: str = "admin") -> Iterator[None]:
         """Turns what Java throws at a client into an error that says what is wrong, without Java's stack."""
         try:
             yield
@@ -369,17 +296,12 @@ class Clients:
 
     def error(self, topic: str, class_names: Iterable[str], cause: str = "") -> TopicError:
         """The error for an exception of these classes, those of the outermost one first."""
-        known = next((name for name in class_names if name in MEANINGS), None)
-        problem, cure = MEANINGS[known] if known else NOT_KNOWN
         servers = self._redaction.applied(self._properties.get("bootstrap.servers", "(no address)"))
-        told = problem.format(topic=shown(topic), servers=servers, cause=cause)
-        if known in MISSING:
-            return MissingTopicError(told, cure)
-        return PassingTopicError(told, cure) if known in PASSING else TopicError(told, cure)
+        return topic_error(topic, class_names, servers=servers, cause=cause)
 
     def _cause(self, error: Exception) -> str:
         # Cut only when it is redacted: a part of a secret would not be found.
-        return self._redaction.applied(_root_cause(error)).partition("\n")[0][:MAX_SHOWN]
+        return self._redaction.applied(root_cause(error)).partition("\n")[0][:MAX_SHOWN]
 
     def _each(
         self, before: Mapping[str, Before | TopicError], step: Callable[[Before], After]
@@ -388,7 +310,7 @@ class Clients:
         after: dict[str, After | TopicError] = {}
         for name, value in before.items():
             try:
-                with self.telling(name):
+                with self.reporting(name):
                     after[name] = value if isinstance(value, TopicError) else step(value)
             except TopicError as problem:
                 after[name] = problem
@@ -445,7 +367,7 @@ class Clients:
 
     def _producer_for(self, topic: str, deadline: float) -> Any:
         """The producer, when it knows the topic and so will not block."""
-        producer = _ready(self._client("producer"), deadline)
+        producer = ready(self._client("producer"), deadline)
         while True:
             try:
                 producer.partitionsFor(topic)
@@ -457,7 +379,7 @@ class Clients:
     def _client(self, kind: str) -> Making:
         """A client, which a thread of its own makes: to log in can take longer than there is time.
 
-        One that could not be made is handed out once, so that its failure is told, and then made anew.
+        One that could not be made is handed out once, so that its failure is reported, and then made anew.
         """
         if kind in self._refused:
             self._refused.discard(kind)
@@ -523,28 +445,7 @@ class ClientsOwner:
         self._clients.close()
 
 
-def _secrets(properties: Mapping[str, str]) -> list[str]:
-    """The values that no message may show, and what is given within them: `password="…"`. Longest first."""
-    values = [v for n, v in properties.items() if isinstance(v, Secret) or isinstance(guarded(n, v), Secret)]
-    given = [part for value in values for parts in GIVEN_IN_SECRET.findall(value) for part in parts]
-    # Of one that is written wrongly, Java shows the word that it stumbles over. The first names a class.
-    words = [word for value in values for word, is_name in WORD_IN_SECRET.findall(value)[1:] if not is_name]
-    within = [part for part in (*given, *words) if part and part not in JAAS_WORDS]
-    return sorted({*map(str, values), *within} - {""}, key=len, reverse=True)
-
-
-def _root_cause(error: Exception) -> str:
-    """What the root cause says, or what it is called when it says nothing."""
-    *_, root = java_causes(error)
-    said = (root.getMessage() or "").strip()
-    if " " in said:
-        return str(said)
-    # Only a path or a host: NoSuchFileException, UnknownHostException.
-    kind = re.sub(r"(?<!^)(?=[A-Z])", " ", root.getClass().getSimpleName().removesuffix("Exception")).lower()
-    return f"{kind} {said}".strip()
-
-
-def _ready(making: Making, deadline: float) -> Any:
+def ready(making: Making, deadline: float) -> Any:
     """A client, when it is made in time."""
     try:
         return making.result(max(0.0, deadline - time.monotonic()))
@@ -563,9 +464,3 @@ def instant(milliseconds: int) -> datetime:
         return EPOCH + timedelta(milliseconds=milliseconds)
     except OverflowError:
         return datetime.max.replace(tzinfo=UTC) if milliseconds > 0 else datetime.min.replace(tzinfo=UTC)
-
-
-def shown(name: str) -> str:
-    """A name as a message may show it, whatever somebody typed."""
-    text = json.dumps(name)
-    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"

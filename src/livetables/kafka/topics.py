@@ -18,10 +18,9 @@ from livetables.kafka.clients import (
     SLICE_SECONDS,
     ClientsOwner,
     ControlRecord,
-    MissingTopicError,
     Topic,
-    shown,
 )
+from livetables.kafka.error_catalogue import MissingTopicError, shown
 from livetables.model.errors import PassingTopicError, TopicError
 from livetables.model.wire import Receipt
 
@@ -159,7 +158,7 @@ class ControlTopic(ClientsOwner):
             topic = self._followed()
             positions = dict(self._positions)
             records: list[ControlRecord] = []
-            with self._clients.telling(self._name, "consumer"):
+            with self._clients.reporting(self._name, "consumer"):
                 consumer = self._clients.consumer(time.monotonic() + ANSWER_SECONDS_MAX)
                 consumer.seek(topic.name, positions)
                 while not (records and _reach(positions, topic.ends)):

@@ -23,8 +23,11 @@ from livetables.model.wire import DELETED, ChangesHeader, Receipt, encode_batch,
 from livetables.server.access.key import Key
 from livetables.server.access.logins import WRONG_KEYS_MAX
 from livetables.server.api import flight as door_module
+from livetables.server.api import flight_actions
 from livetables.server.api.control_requests import ControlDoor
-from livetables.server.api.flight import ACTIONS, SCANS_MAX, FlightDoor
+from livetables.server.api.flight import FlightDoor
+from livetables.server.api.flight_actions import ACTIONS
+from livetables.server.api.flight_streams import SCANS_MAX
 from livetables.server.api.services import Pulse
 from livetables.server.health.metrics import Metrics
 from livetables.server.storage import feed as feed_module
@@ -579,7 +582,7 @@ def test_a_pipeline_that_has_gone_takes_no_control_message_with_it(served: Serve
 
 
 def test_a_pipeline_that_waits_is_alive(served: Served, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door_module, "CONTROL_SLICE_SECONDS", 0.05)
+    monkeypatch.setattr(flight_actions, "CONTROL_SLICE_SECONDS", 0.05)
     with ThreadPoolExecutor() as threads:
         waiting = threads.submit(client.tell, "control_requests", seconds_max=2)
         wait_until(lambda: served.pulse.status().pipeline_seen is not None, "the pipeline waits")

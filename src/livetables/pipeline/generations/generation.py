@@ -19,7 +19,8 @@ from livetables.backoff import delay_seconds
 from livetables.config.load import server_ca
 from livetables.config.values import Config
 from livetables.jvm.java_errors import JAVA_ERRORS, is_of_checkpoint, java_causes, printed, with_causes
-from livetables.kafka.clients import Redaction, with_own_login
+from livetables.kafka.clients import with_own_login
+from livetables.kafka.redaction import Redaction
 from livetables.kafka.topics import Topic
 from livetables.model.spec import GenerationSpec
 from livetables.model.wire import RUNS_PER_PIPELINE, SourceReport

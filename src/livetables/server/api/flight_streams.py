@@ -1,0 +1,97 @@
+"""The streams that Flight clients read: so many at a time, and none that is left unread for long."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Generator, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
+from typing import Any
+from weakref import WeakSet
+
+import pyarrow as pa
+
+from livetables.model.errors import RequestError
+from livetables.server.api.flight_errors import flight_errors
+
+SCANS_MAX = 8
+
+
+class Stream:
+    """The chunks of an answer, for a GeneratorStream."""
+
+    def __init__(self, chunks: Generator[Any, None, None], rest_seconds_max: float) -> None:
+        self.schema = next(chunks)
+        self._chunks = chunks
+        self._reading = threading.Lock()
+        self._rest_seconds_max = rest_seconds_max
+        self._resting_since = time.monotonic()
+        self._is_given_up = False
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        with self._reading, flight_errors():
+            if self._is_given_up:
+                raise RequestError(
+                    "timeout",
+                    f"the stream was left unread for {self._rest_seconds_max:g} s",
+                    "ask again, and read it to its end without a long pause",
+                )
+            chunk = next(self._chunks, None)
+            self._resting_since = time.monotonic()
+        if chunk is None:
+            raise StopIteration
+        return chunk
+
+    def close_if_stalled(self) -> None:
+        if not self._reading.acquire(blocking=False):
+            return
+        try:
+            if time.monotonic() - self._resting_since > self._rest_seconds_max:
+                self._is_given_up = True
+                self._chunks.close()
+        finally:
+            self._reading.release()
+
+
+class Streams:
+    """The streams that are being read, at most SCANS_MAX. One that its client leaves unread too long is closed."""
+
+    def __init__(self) -> None:
+        self._places = threading.BoundedSemaphore(SCANS_MAX)
+        self._lock = threading.Lock()
+        self._open: WeakSet[Stream] = WeakSet()  # gRPC lets a stream go when its call has ended
+
+    def opened(self, reader: AbstractContextManager[pa.RecordBatchReader], rest_seconds_max: float) -> Stream:
+        self.close_stalled()
+        stream = Stream(self._chunks(reader), rest_seconds_max)
+        with self._lock:
+            self._open.add(stream)
+        return stream
+
+    def close_stalled(self) -> None:
+        with self._lock:
+            streams = list(self._open)
+        for stream in streams:
+            stream.close_if_stalled()
+
+    def _chunks(self, reader: AbstractContextManager[pa.RecordBatchReader]) -> Generator[Any, None, None]:
+        """First the schema, so that whoever has it has opened the reader, and letting go closes it; then the chunks."""
+        with self._place(), reader as opened, closing(opened):  # a cursor with an open result cannot be used again
+            yield opened.schema
+            yield from opened
+
+    @contextmanager
+    def _place(self) -> Iterator[None]:
+        if not self._places.acquire(blocking=False):
+            raise RequestError(
+                "busy",
+                f"{SCANS_MAX} tables or queries are being read already, which is the most at one time",
+                "ask again when one has been read, or ask for a window (`offset` and `size`)",
+            )
+        try:
+            yield
+        finally:
+            self._places.release()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from livetables.client.http import Door
+from livetables.client.http import HttpClient
 from livetables.local.ports import free_ports
 from tests.support.server import TOKEN
 
@@ -109,7 +109,7 @@ def test_the_server_serves_and_ends_at_a_signal(tmp_path: Path) -> None:
         try:
             assert server.stdout
             address = line_beginning(server.stdout, "serving ").split()[1]
-            assert Door(address, TOKEN, STOP_SECONDS).get("/healthz")
+            assert HttpClient(address, TOKEN, STOP_SECONDS).get("/healthz")
             server.send_signal(signal.SIGINT)
             assert server.wait(STOP_SECONDS) == 0
             assert "stopped" in server.stdout.read()

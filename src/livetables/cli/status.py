@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from livetables.cli.options import add_server_options, server_and_addresses
-from livetables.client.http import Door
+from livetables.client.http import HttpClient
 
 EXAMPLES = """examples:
   livetables status                                     of what runs in this directory
@@ -26,14 +26,14 @@ GENERATIONS_SHOWN = 5
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `livetables status`."""
     parser.epilog = EXAMPLES
-    parser.add_argument("--json", action="store_true", help="everything, as JSON, with the addresses of every door")
+    parser.add_argument("--json", action="store_true", help="everything, as JSON, with every address")
     add_server_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Tells it once, and ends."""
-    door, addresses = server_and_addresses(arguments)
-    status = gathered(door, asdict(addresses))
+    http_client, addresses = server_and_addresses(arguments)
+    status = gathered(http_client, asdict(addresses))
     if arguments.json:
         print(json.dumps(status, indent=2))
     else:
@@ -41,15 +41,15 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def gathered(door: Door, addresses: Mapping[str, str | None]) -> dict[str, Any]:
+def gathered(http_client: HttpClient, addresses: Mapping[str, str | None]) -> dict[str, Any]:
     """The server's own status, the orchestrator's, and its generations, the newest first."""
-    server = door.get("/api/status")
-    orchestrator = door.rows("orchestrator_status")
+    server = http_client.get("/api/status")
+    orchestrator = http_client.rows("orchestrator_status")
     return {
         "addresses": addresses,
         **server,
         "orchestrator": orchestrator[0] if orchestrator else None,
-        "history": door.rows("generations", sort="started:desc"),
+        "history": http_client.rows("generations", sort="started:desc"),
     }
 
 

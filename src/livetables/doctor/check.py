@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from livetables.client.local_system import Running
+from livetables.client.local_system import LocalSystem
 from livetables.config.values import Config
 from livetables.jvm.gateway import Gateway
 from livetables.kafka.clients import Topic
@@ -38,7 +38,7 @@ class Facts:
     sample_records: int
     at_the_end: ExitStack
     config: Config | None = None
-    running: Running | None = None
+    running: LocalSystem | None = None
     gateway: Gateway | None = None
     kafka: Inspection | None = None
     topics: dict[str, Topic] = field(default_factory=dict)

@@ -294,12 +294,12 @@ class Clients:
 
     def names(self, deadline: float) -> list[str]:
         """All topics that these properties may see, without Kafka's own."""
-        with self.telling("*"):
+        with self.translating_errors("*"):
             return sorted(self._answer(_ready(self._client("admin"), deadline).listTopics().names(), deadline))
 
     def settings(self, topic: str, names: Iterable[str], deadline: float) -> dict[str, str]:
         """Settings of a topic. A TopicError tells that they may not be seen."""
-        with self.telling(topic):
+        with self.translating_errors(topic):
             kind = self._java("org.apache.kafka.common.config.ConfigResource$Type").TOPIC
             resource = self._java("org.apache.kafka.common.config.ConfigResource")(kind, topic)
             admin = _ready(self._client("admin"), deadline)
@@ -313,7 +313,7 @@ class Clients:
         optional = self._java("java.util.Optional")
         topic = self._java(f"{ADMIN}.NewTopic")(name, optional.of(1), optional.empty())
         topic.configs(self._java.mapped([("retention.ms", "-1"), ("retention.bytes", "-1")]))
-        with self.telling(name):
+        with self.translating_errors(name):
             created = _ready(self._client("admin"), deadline).createTopics(self._java.listed([topic])).all()
             try:
                 self._answer(created, deadline)
@@ -324,7 +324,7 @@ class Clients:
     def send(self, topic: str, value: bytes, deadline: float) -> Receipt:
         """Have a record published, and wait until it is."""
         record = self._java("org.apache.kafka.clients.producer.ProducerRecord")(topic, value)
-        with self.telling(topic, "producer"):
+        with self.translating_errors(topic, "producer"):
             producer = self._producer_for(topic, deadline)
             try:
                 written = self._answer(producer.send(record), deadline)
@@ -357,7 +357,7 @@ class Clients:
                 made.result().close(self._java.duration(0))
 
     @contextmanager
-    def telling(self, topic: str, kind: str = "admin") -> Iterator[None]:
+    def translating_errors(self, topic: str, kind: str = "admin") -> Iterator[None]:
         """Turns what Java throws at a client into an error that says what is wrong, without Java's stack."""
         try:
             yield
@@ -388,7 +388,7 @@ class Clients:
         after: dict[str, After | TopicError] = {}
         for name, value in before.items():
             try:
-                with self.telling(name):
+                with self.translating_errors(name):
                     after[name] = value if isinstance(value, TopicError) else step(value)
             except TopicError as problem:
                 after[name] = problem
@@ -536,12 +536,12 @@ def _secrets(properties: Mapping[str, str]) -> list[str]:
 def _root_cause(error: Exception) -> str:
     """What the root cause says, or what it is called when it says nothing."""
     *_, root = java_causes(error)
-    said = (root.getMessage() or "").strip()
-    if " " in said:
-        return str(said)
+    message = (root.getMessage() or "").strip()
+    if " " in message:
+        return str(message)
     # Only a path or a host: NoSuchFileException, UnknownHostException.
     kind = re.sub(r"(?<!^)(?=[A-Z])", " ", root.getClass().getSimpleName().removesuffix("Exception")).lower()
-    return f"{kind} {said}".strip()
+    return f"{kind} {message}".strip()
 
 
 def _ready(making: Making, deadline: float) -> Any:

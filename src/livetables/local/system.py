@@ -18,8 +18,8 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from livetables.client.http import Door
-from livetables.client.local_system import EVERY_ADDRESS, Addresses, Running, reachable
+from livetables.client.http import HttpClient
+from livetables.client.local_system import EVERY_ADDRESS, Addresses, LocalSystem, reachable
 from livetables.config.load import server_ca, token_in
 from livetables.config.values import Config, ServerConfig
 from livetables.demo.feed import PARTITIONS, DemoData
@@ -70,12 +70,12 @@ def run_system(
         def changed(pids: Mapping[str, int]) -> None:
             told = str(ca_file) if ca_file else None
             addresses = Addresses(kafka, http, flight)
-            Running(addresses, system.token, pids, system.token_file, told).write(system.directory)
+            LocalSystem(addresses, system.token, pids, system.token_file, told).write(system.directory)
 
         def has_tables() -> bool:
             try:
                 token = token_in(system.token_file) if system.token_file else system.token
-                return _has_tables(Door(http, token, LOOK_SECONDS_MAX, ca_file), system.config)
+                return _has_tables(HttpClient(http, token, LOOK_SECONDS_MAX, ca_file), system.config)
             except LivetablesError:
                 return False
 
@@ -156,9 +156,9 @@ def host_told(config: ServerConfig) -> str:
     return f"[{name}]" if ":" in name else name
 
 
-def _has_tables(door: Door, config: Config) -> bool:
+def _has_tables(http_client: HttpClient, config: Config) -> bool:
     """Whether every table can be read, and the pipeline is there: on a restart, the tables are there before it."""
-    door.get("/readyz")
-    is_heard = door.get("/api/status")["state"] not in ("starting", "pipeline_down")
-    there = {table["name"] for table in door.get("/api/tables")["tables"]}
+    http_client.get("/readyz")
+    is_heard = http_client.get("/api/status")["state"] not in ("starting", "pipeline_down")
+    there = {table["name"] for table in http_client.get("/api/tables")["tables"]}
     return is_heard and {table.publish for table in config.spec.tables} <= there

@@ -72,8 +72,8 @@ def server_and_addresses(arguments: argparse.Namespace) -> tuple[HttpClient, Add
             f"there is no key for the server at {addresses.http}",
             "set LIVETABLES_TOKEN to it, or run this in the directory where `livetables up` runs",
         )
-    told = running.ca_file if running and running.addresses.http == addresses.http else None
-    ca_file = arguments.ca or (Path(told) if told else server_ca(config))
+    known_ca = running.ca_file if running and running.addresses.http == addresses.http else None
+    ca_file = arguments.ca or (Path(known_ca) if known_ca else server_ca(config))
     return HttpClient(addresses.http, token, ca_file=ca_file), addresses
 
 

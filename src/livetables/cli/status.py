@@ -58,9 +58,9 @@ def show(console: Console, status: Mapping[str, Any]) -> None:
     orchestrator = status["orchestrator"] or {}
     lines = {
         "state": f"{status['state'].replace('_', ' ')}: {status['message']}",
-        "pipeline": _told(orchestrator.get("state"), orchestrator.get("message")),
+        "pipeline": _state_and_message(orchestrator.get("state"), orchestrator.get("message")),
         "topics": ", ".join(f"{name} {topic}" for name, topic in _topics(orchestrator)),
-        "join": orchestrator.get("joinType"),
+        "join": ", ".join(_joins(orchestrator)),
         "generation": orchestrator.get("generation"),
         "lag": _lag(orchestrator.get("lag")),
         "applied": orchestrator.get("lastApplied"),
@@ -85,7 +85,9 @@ def _generations(history: list[dict[str, Any]]) -> Table:
     for row in history:
         rows = "" if row["rows"] is None else f"{row['rows']:,}"
         topics = ", ".join(topic for _, topic in _topics(row))
-        table.add_row(row["generation"], row["state"], topics, row["joinType"], rows, (row["started"] or "")[:19])
+        table.add_row(
+            row["generation"], row["state"], topics, ", ".join(_joins(row)), rows, (row["started"] or "")[:19]
+        )
     return table
 
 
@@ -93,7 +95,13 @@ def _topics(row: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(name.removesuffix("Topic"), topic) for name, topic in row.items() if name.endswith("Topic") and topic]
 
 
-def _told(state: str | None, message: str | None) -> str | None:
+def _joins(row: Mapping[str, Any]) -> list[str]:
+    """Return the join that joinType means, then those of further views, with their names."""
+    further = [f"{name.removesuffix('Join')} {join}" for name, join in row.items() if name.endswith("Join") and join]
+    return [*filter(None, [row.get("joinType")]), *further]
+
+
+def _state_and_message(state: str | None, message: str | None) -> str | None:
     return f"{state}: {message}" if state and message else state
 
 

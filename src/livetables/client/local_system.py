@@ -41,10 +41,10 @@ class LocalSystem:
     def read(cls, directory: Path = DIRECTORY) -> LocalSystem | None:
         """Read it in this directory; None if it is missing. A system that was killed may have left its own."""
         try:
-            told = json.loads((directory / "up.json").read_text())
-            addresses, pids, token_file = Addresses(**told["addresses"]), told["pids"], told["token_file"]
-            token = token_in(token_file) if token_file else Secret(told["token"])
-            return cls(addresses, token, pids, token_file, told["ca_file"])
+            written = json.loads((directory / "up.json").read_text())
+            addresses, pids, token_file = Addresses(**written["addresses"]), written["pids"], written["token_file"]
+            token = token_in(token_file) if token_file else Secret(written["token"])
+            return cls(addresses, token, pids, token_file, written["ca_file"])
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
@@ -53,8 +53,8 @@ class LocalSystem:
         draft = directory / "up.json.draft"
         draft.unlink(missing_ok=True)
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            told = asdict(self) | ({"token": None} if self.token_file else {})
-            json.dump(told, file, indent=2)
+            written = asdict(self) | ({"token": None} if self.token_file else {})
+            json.dump(written, file, indent=2)
         draft.replace(directory / "up.json")
 
 

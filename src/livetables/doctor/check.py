@@ -67,7 +67,7 @@ class Check:
     seconds_max: float = 15.0
 
 
-def examined(checks: Sequence[Check], facts: Facts, tell: Callable[[str], None]) -> Iterator[Finding]:
+def examined(checks: Sequence[Check], facts: Facts, notify: Callable[[str], None]) -> Iterator[Finding]:
     """What the checks find, as they find it. No check holds up those after it."""
     unmet: set[str] = set()
     for check in checks:
@@ -75,7 +75,7 @@ def examined(checks: Sequence[Check], facts: Facts, tell: Callable[[str], None])
         if lacking is not None:
             findings: Sequence[Finding] = [Finding(check.name, "skipped", f"not looked at: it needs {lacking}")]
         else:
-            tell(check.waiting or f"looking at {check.name}")
+            notify(check.waiting or f"looking at {check.name}")
             findings = _in_time(check, facts)
         if any(finding.state in ("broken", "skipped") for finding in findings):
             unmet.add(check.name)

@@ -52,7 +52,7 @@ class System:
 
 
 def run_system(
-    system: System, stop: threading.Event, say: Callable[[str], None], ready: Callable[[Addresses], None]
+    system: System, stop: threading.Event, notify: Callable[[str], None], ready: Callable[[Addresses], None]
 ) -> None:
     """Run everything until `stop` is set; `ready` is called once, when the tables can be used.
 
@@ -60,7 +60,7 @@ def run_system(
     """
     with held(system.directory), ExitStack() as at_the_end:
         server_config = system.config.server
-        host = host_told(server_config)
+        host = advertised_host(server_config)
         port, flight_port = _ports(server_config.port, server_config.flight_port, server_config.host)
         web, grpc = server_config.schemes
         http, flight = f"{web}://{host}:{port}", f"{grpc}://{host}:{flight_port}"
@@ -68,9 +68,9 @@ def run_system(
         ca_file = server_ca(system.config)
 
         def changed(pids: Mapping[str, int]) -> None:
-            told = str(ca_file) if ca_file else None
+            ca_name = str(ca_file) if ca_file else None
             addresses = Addresses(kafka, http, flight)
-            LocalSystem(addresses, system.token, pids, system.token_file, told).write(system.directory)
+            LocalSystem(addresses, system.token, pids, system.token_file, ca_name).write(system.directory)
 
         def has_tables() -> bool:
             try:
@@ -79,7 +79,7 @@ def run_system(
             except LivetablesError:
                 return False
 
-        supervisor = Supervisor(stop, say, changed)
+        supervisor = Supervisor(stop, notify, changed)
         at_the_end.callback(supervisor.stop_all)
 
         brokers = []
@@ -111,20 +111,20 @@ def run_system(
             ["pipeline", *system.arguments],
             environment,
             logs / "pipeline.log",
-            say,
+            notify,
             stop_seconds=PIPELINE_STOP_SECONDS,
         )
         # Server and pipeline take as long to start as the broker, and wait for it by themselves.
-        say("starting Kafka, the table server and Spark" if brokers else "starting the table server and Spark")
+        notify("starting Kafka, the table server and Spark" if brokers else "starting the table server and Spark")
         supervisor.start(*brokers, server, pipeline)
         if brokers:
-            say(f"Kafka is up at {kafka}")
+            notify(f"Kafka is up at {kafka}")
             create_missing_topics(kafka, tuple(table.topic for table in system.config.spec.tables), PARTITIONS)
         if system.demo_rate is not None and not stop.is_set():
             at_the_end.enter_context(closing(DemoData(kafka, system.demo_rate)))
         supervisor.wait(server, is_serving.is_set)
         if not stop.is_set():
-            say(f"the table server is up at {http}")
+            notify(f"the table server is up at {http}")
         supervisor.wait(pipeline, has_tables)
         if not stop.is_set():
             ready(Addresses(kafka, http, flight))
@@ -137,7 +137,7 @@ def _ports(port: int, flight_port: int, host: str) -> tuple[int, int]:
     return port or next(chosen), flight_port or next(chosen)
 
 
-def host_told(config: ServerConfig) -> str:
+def advertised_host(config: ServerConfig) -> str:
     """What the server is called, here and in the page's address: with TLS, by a name that its certificate is for."""
     host = reachable(config.host)
     if not (config.tls_certificate and config.tls_key):

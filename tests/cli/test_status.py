@@ -100,3 +100,18 @@ def test_sparks_pages_are_shown_where_there_are_any() -> None:
         screen = io.StringIO()
         show(Console(file=screen), {**told, "spark_ui": spark_ui})
         assert ("spark       http://127.0.0.1:4040" in screen.getvalue()) is is_shown
+
+
+def test_the_join_of_every_view_is_shown() -> None:
+    screen = io.StringIO()
+    answer: dict[str, Any] = {
+        "state": "live",
+        "message": "up to date",
+        "orchestrator": {"state": "live", "joinType": "left", "user_accountJoin": "asof"},
+        "clients": 0,
+        "subscriptions": 0,
+        "addresses": {"kafka": None, "http": "http://127.0.0.1:8765", "flight": None},
+        "history": [],
+    }
+    show(Console(file=screen), answer)
+    assert "join        left, user_account asof" in screen.getvalue()

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import livetables
-from livetables.client.http import Door
+from livetables.client.http import HttpClient
 from livetables.local.ports import free_ports
 from tests.support.server import TOKEN
 
@@ -116,7 +116,7 @@ def test_the_server_serves_and_ends_at_a_signal(tmp_path: Path) -> None:
         try:
             assert server.stdout
             address = line_beginning(server.stdout, "serving ").split()[1]
-            assert Door(address, TOKEN, STOP_SECONDS).get("/healthz")
+            assert HttpClient(address, TOKEN, STOP_SECONDS).get("/healthz")
             with livetables.connect(address, TOKEN) as connection:
                 assert connection.sql("SELECT 42 AS answer").to_pylist() == [{"answer": 42}]
             server.send_signal(signal.SIGINT)

@@ -33,18 +33,18 @@ def main() -> int:
             measured["messages"] = messages(system, arguments.messages, chance)
     if "mishaps" in arguments.only:
         with running("mishaps", chance, arguments.directory, LINGERING) as system:
-            run_mishaps(system, chance, say)
+            run_mishaps(system, chance, notify)
     if "kills" in arguments.only:
         with running("kills", chance, arguments.directory) as system:
             measured["kills"] = kills(system, arguments.rounds, chance)
     grown: dict[str, tuple[float, float]] = {}
     if "swaps" in arguments.only:
         with running("swaps", chance, arguments.directory, SWAPPING) as system:
-            usages = run_swaps(system, arguments.swaps, chance, say)
+            usages = run_swaps(system, arguments.swaps, chance, notify)
         grown = growth(usages)
         measured["swaps"] = {"usages": [usage.told() for usage in usages], "grown": grown}
         for name, (before, after) in grown.items():
-            say(f"{name} grew from {before:.1f} to {after:.1f}")
+            notify(f"{name} grew from {before:.1f} to {after:.1f}")
     if arguments.json:
         arguments.json.write_text(json.dumps(measured, indent=2) + "\n")
     return 1 if grown else 0
@@ -70,7 +70,7 @@ def running(
     with tempfile.TemporaryDirectory(prefix=f"livetables-chaos-{name}-") as temporary:
         directory = kept / name if kept else Path(temporary)
         directory.mkdir(parents=True, exist_ok=True)
-        say(f"{name}: logs in {directory}")
+        notify(f"{name}: logs in {directory}")
         with Broker() as broker, System(directory, broker, chance, settings) as system:
             for _ in range(2):
                 system.new_topic("users")
@@ -84,11 +84,11 @@ def messages(system: System, count: int, chance: random.Random) -> dict[str, obj
     """Random control messages while somebody watches."""
     with Watcher(system.server) as watcher, Feeder(system, chance.randrange(2**32)) as feeder:
         watcher.wait_for_rows()
-        gap = run_messages(system, watcher, feeder, count, chance, say)
+        gap = run_messages(system, watcher, feeder, count, chance, notify)
     check_settled(system)
     outcomes = system.outcomes()
     counts = {outcome: outcomes.count(outcome) for outcome in sorted(filter(None, set(outcomes)))}
-    say(f"messages: {counts}, {len(system.generations())} generations, longest time without a frame {gap:.2f} s")
+    notify(f"messages: {counts}, {len(system.generations())} generations, longest time without a frame {gap:.2f} s")
     return {"outcomes": counts, "generations": len(system.generations()), "gap_seconds": gap}
 
 
@@ -97,14 +97,14 @@ def kills(system: System, rounds: int, chance: random.Random) -> list[dict[str, 
     converged: list[dict[str, object]] = []
     for target, moment in chance.sample(CELLS * rounds, len(CELLS) * rounds):
         started = time.monotonic()
-        kill_while_switching(system, target, moment, chance, say)
+        kill_while_switching(system, target, moment, chance, notify)
         seconds = time.monotonic() - started
-        say(f"  settled after {seconds:.1f} s")
+        notify(f"  settled after {seconds:.1f} s")
         converged.append({"target": target, "moment": moment, "seconds": round(seconds, 1)})
     return converged
 
 
-def say(text: str) -> None:
+def notify(text: str) -> None:
     print(text, flush=True)
 
 

@@ -32,11 +32,11 @@ SETTINGS = {
 
 
 def kill_while_switching(
-    system: System, target: Target, moment: Moment, chance: random.Random, say: Callable[[str], None] = print
+    system: System, target: Target, moment: Moment, chance: random.Random, notify: Callable[[str], None] = print
 ) -> None:
     """Ask for something else, kill at the moment, start again, and wait until the tables are what was asked for."""
     after = other_pointing(system, chance)
-    say(f"kill {target} at {moment}: {system.now} to {after}")
+    notify(f"kill {target} at {moment}: {system.now} to {after}")
     with ExitStack() as watching:
         watcher = None
         if target in ("pipeline", "broker"):  # with the server a client's socket goes, and so it should

@@ -117,7 +117,7 @@ def run_messages(
     feeder: Feeder,
     count: int,
     chance: random.Random,
-    say: Callable[[str], None] = print,
+    notify: Callable[[str], None] = print,
 ) -> float:
     """Send so many messages in bursts; after each burst the tables must be what its last state says.
 
@@ -127,7 +127,7 @@ def run_messages(
     while count > 0:
         burst = random_burst(system, chance, count)
         count -= len(burst.messages)
-        say(f"{burst}")
+        notify(f"{burst}")
         gap_seconds = max(gap_seconds, run_burst(system, watcher, feeder, burst))
     check_order(system)
     check_watched(watcher, system)

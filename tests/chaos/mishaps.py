@@ -165,9 +165,9 @@ MISHAPS: tuple[Mishap, ...] = (
 )
 
 
-def run_mishaps(system: System, chance: random.Random, say: Callable[[str], None] = print) -> None:
+def run_mishaps(system: System, chance: random.Random, notify: Callable[[str], None] = print) -> None:
     for mishap in MISHAPS:
-        say(mishap.__name__.replace("_", " "))
+        notify(mishap.__name__.replace("_", " "))
         mishap(system, chance)
     system.pipeline.kill()
     system.pipeline.start(**SETTINGS)

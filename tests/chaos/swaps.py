@@ -69,10 +69,10 @@ ALLOWANCES: dict[str, float] = {
 }
 
 
-def run_swaps(system: System, count: int, chance: random.Random, say: Callable[[str], None] = print) -> list[Usage]:
+def run_swaps(system: System, count: int, chance: random.Random, notify: Callable[[str], None] = print) -> list[Usage]:
     """Swap so many times under a steady flow of records, and measure after each swap."""
     usages: list[Usage] = []
-    say("  ".join(HEADINGS))
+    notify("  ".join(HEADINGS))
     with Watcher(system.server) as watcher, Feeder(system, chance.randrange(2**32)) as feeder:
         watcher.wait_for_rows()
         for _ in range(count):
@@ -88,11 +88,11 @@ def run_swaps(system: System, count: int, chance: random.Random, say: Callable[[
                 check_settled(system)
                 gap_seconds = watcher.gap_seconds(started, ended)
                 usages.append(usage(system, ended - started, gap_seconds, calm_gap_seconds))
-            say(line(usages[-1]))
+            notify(line(usages[-1]))
         check_watched(watcher, system)
     for name in ("swap_seconds", "gap_seconds", "calm_gap_seconds"):
         values = [each.told()[name] for each in usages]
-        say(f"{name}: {median(values):.2f} at the median, {max(values):.2f} at most")
+        notify(f"{name}: {median(values):.2f} at the median, {max(values):.2f} at most")
     return usages
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from livetables.client.local_system import Addresses, Running
+from livetables.client.local_system import Addresses, LocalSystem
 from livetables.local.broker import Broker
 from tests.support import certificates
 from tests.support.kafka import Record, create_topic, produce, unique_topic
@@ -136,7 +136,9 @@ def test_what_runs_in_the_directory_is_asked_with_the_key_that_it_left_there(
     server: ServerProcess, tmp_path: Path
 ) -> None:
     (tmp_path / ".livetables").mkdir()
-    Running(Addresses(None, server.http, server.flight), TOKEN, {"server": server.pid}).write(tmp_path / ".livetables")
+    LocalSystem(Addresses(None, server.http, server.flight), TOKEN, {"server": server.pid}).write(
+        tmp_path / ".livetables"
+    )
     found = findings(doctor(tmp_path, "--json"))
     assert found["server"]["found"].startswith(f"runs at {server.http}, takes the key")
 
@@ -146,7 +148,7 @@ def test_what_was_killed_in_the_directory_does_not_run(tmp_path: Path) -> None:
         ended.wait()
     (tmp_path / ".livetables").mkdir()
     addresses = Addresses("127.0.0.1:1", "http://127.0.0.1:1", None)
-    Running(addresses, TOKEN, {"server": ended.pid}).write(tmp_path / ".livetables")
+    LocalSystem(addresses, TOKEN, {"server": ended.pid}).write(tmp_path / ".livetables")
     done = doctor(tmp_path, "--json")
     assert done.returncode == 0, done.stdout
     assert findings(done)["server"]["found"].startswith("none runs here")

@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from livetables.cli.status import show
-from livetables.client.local_system import Addresses, Running
+from livetables.client.local_system import Addresses, LocalSystem
 from tests.support.server import TOKEN, ServerProcess
 from tests.support.up import COMMAND, clean_environment
 
@@ -25,9 +25,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 
 @pytest.fixture
-def told(server: ServerProcess, tmp_path: Path) -> Running:
+def told(server: ServerProcess, tmp_path: Path) -> LocalSystem:
     """What `livetables up` would have told in this directory."""
-    running = Running(Addresses("127.0.0.1:9092", server.http, server.flight), TOKEN, {"server": server.pid})
+    running = LocalSystem(Addresses("127.0.0.1:9092", server.http, server.flight), TOKEN, {"server": server.pid})
     (tmp_path / ".livetables").mkdir()
     running.write(tmp_path / ".livetables")
     return running
@@ -45,7 +45,7 @@ def status(directory: Path, *arguments: str, **settings: str) -> subprocess.Comp
     )
 
 
-def test_what_runs_in_the_directory_needs_no_key(told: Running, tmp_path: Path) -> None:
+def test_what_runs_in_the_directory_needs_no_key(told: LocalSystem, tmp_path: Path) -> None:
     done = status(tmp_path, "--json")
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
@@ -78,7 +78,7 @@ def test_the_key_of_this_directory_goes_to_no_other_server(tmp_path: Path) -> No
 
 def test_a_system_that_was_killed_is_told_as_a_server_that_does_not_answer(tmp_path: Path) -> None:
     (tmp_path / ".livetables").mkdir()
-    Running(Addresses(None, "http://127.0.0.1:1", None), TOKEN).write(tmp_path / ".livetables")
+    LocalSystem(Addresses(None, "http://127.0.0.1:1", None), TOKEN).write(tmp_path / ".livetables")
     done = status(tmp_path)
     assert done.returncode == 2
     assert "no livetables server answers at http://127.0.0.1:1" in done.stderr
@@ -100,3 +100,18 @@ def test_sparks_pages_are_shown_where_there_are_any() -> None:
         screen = io.StringIO()
         show(Console(file=screen), {**told, "spark_ui": spark_ui})
         assert ("spark       http://127.0.0.1:4040" in screen.getvalue()) is is_shown
+
+
+def test_the_join_of_every_view_is_shown() -> None:
+    screen = io.StringIO()
+    answer: dict[str, Any] = {
+        "state": "live",
+        "message": "up to date",
+        "orchestrator": {"state": "live", "joinType": "left", "user_accountJoin": "asof"},
+        "clients": 0,
+        "subscriptions": 0,
+        "addresses": {"kafka": None, "http": "http://127.0.0.1:8765", "flight": None},
+        "history": [],
+    }
+    show(Console(file=screen), answer)
+    assert "join        left, user_account asof" in screen.getvalue()

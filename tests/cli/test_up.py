@@ -14,7 +14,7 @@ from rich.console import Console
 
 from livetables.cli.up import Steps, with_options
 from livetables.config.load import load_config
-from livetables.local.system import host_told
+from livetables.local.system import advertised_host
 from tests.support import certificates
 from tests.support.certificates import Certificate
 from tests.support.up import COMMAND, clean_environment
@@ -116,15 +116,15 @@ def test_a_certificate_that_its_own_pipeline_would_not_take_is_told_before_anyth
 def test_on_every_address_the_server_is_called_by_a_name_of_its_certificate(tmp_path: Path) -> None:
     settings = certificates.self_signed(tmp_path, hosts="DNS:*.example,DNS:tables.example").settings
     document = load_config(None, {"LIVETABLES_SERVER_HOST": "0.0.0.0", **settings})  # noqa: S104
-    assert host_told(document.server) == "tables.example"
-    assert host_told(replace(document.server, tls_certificate=None, tls_key=None)) == "127.0.0.1"
+    assert advertised_host(document.server) == "tables.example"
+    assert advertised_host(replace(document.server, tls_certificate=None, tls_key=None)) == "127.0.0.1"
 
 
 def test_steps_are_lines_where_there_is_no_terminal() -> None:
     screen = io.StringIO()
     steps = Steps(Console(file=screen))
-    steps.say("building: 1 of 9")
-    steps.say("building: 2 of 9")
+    steps.notify("building: 1 of 9")
+    steps.notify("building: 2 of 9")
     steps.show("ready")
     assert screen.getvalue() == "building: 1 of 9\nbuilding: 2 of 9\nready\n"
 
@@ -133,7 +133,7 @@ def test_steps_that_differ_in_numbers_only_share_a_line_in_a_terminal() -> None:
     screen = io.StringIO()
     steps = Steps(Console(file=screen, force_terminal=True, width=80))
     for step in ("starting", "building: 1 of 9", "building: 9 of 9"):
-        steps.say(step)
+        steps.notify(step)
     steps.show("ready")
     lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", screen.getvalue()).splitlines()
     assert [line for line in lines if line in ("starting", "building: 1 of 9", "building: 9 of 9", "ready")] == [

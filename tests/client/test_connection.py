@@ -22,7 +22,7 @@ from pyarrow import flight
 import livetables
 from livetables import client
 from livetables.client import Connection, Outcome, changes, connection, table
-from livetables.client.local_system import Addresses, Running
+from livetables.client.local_system import Addresses, LocalSystem
 from livetables.config.load import load_config
 from livetables.model.change import Batch, TableChanges, TableShape
 from livetables.model.errors import ConfigError, LivetablesError, RequestError, SetupError
@@ -184,7 +184,7 @@ def test_notebooks_show_tables_with_everything_escaped(connected: Connection) ->
     assert "<b>final_ui</b>, 2 rows" in shown
     assert "name<br><small>string</small>" in shown
     assert "accounts_ui" in connected._repr_html_()
-    assert TOKEN not in f"{connected!r} {connected._door!r} {connected.table('final_ui')!r}"
+    assert TOKEN not in f"{connected!r} {connected._http_client!r} {connected.table('final_ui')!r}"
 
 
 # Finding the server
@@ -197,7 +197,7 @@ def test_what_runs_in_the_directory_needs_neither_address_nor_key(
     with pytest.raises(ConfigError, match="no address is given"):
         livetables.connect()
     (tmp_path / ".livetables").mkdir()
-    Running(Addresses(None, server.http, server.flight), TOKEN).write(tmp_path / ".livetables")
+    LocalSystem(Addresses(None, server.http, server.flight), TOKEN).write(tmp_path / ".livetables")
     with livetables.connect() as found, livetables.connect(f"{server.http}/") as said:
         assert found.table("final_ui").count() == said.table("final_ui").count() == 2
     with pytest.raises(ConfigError, match=r"there is no key for the server at http://127\.0\.0\.1:1"):

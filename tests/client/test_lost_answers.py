@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from livetables.client.control import send
-from livetables.client.http import Door, UnreachableError
+from livetables.client.http import HttpClient, UnreachableError
 from livetables.model.errors import RequestError
 
 RECEIPT = {"topic": "control", "partition": 0, "offset": 7}
@@ -60,7 +60,7 @@ def server(*answers: int | None) -> Iterator[tuple[str, list[str]]]:
 
 def test_a_lost_answer_is_asked_for_again_with_the_same_id() -> None:
     with server(None, 503, None, 202) as (url, ids):
-        outcome = send(Door(url, "key"), {"joinType": "inner"}, 10.0, lambda _: None)
+        outcome = send(HttpClient(url, "key"), {"joinType": "inner"}, 10.0, lambda _: None)
     assert (outcome.outcome, outcome.offset) == ("applied", 7)
     assert len(ids) == 4
     assert len(set(ids)) == 1
@@ -69,13 +69,13 @@ def test_a_lost_answer_is_asked_for_again_with_the_same_id() -> None:
 def test_two_messages_have_two_ids() -> None:
     with server(202, 202) as (url, ids):
         for _ in range(2):
-            send(Door(url, "key"), {"joinType": "inner"}, 10.0, lambda _: None)
+            send(HttpClient(url, "key"), {"joinType": "inner"}, 10.0, lambda _: None)
     assert len(set(ids)) == 2
 
 
 def test_a_refusal_is_final() -> None:
     with server(403) as (url, ids), pytest.raises(RequestError, match="no"):
-        send(Door(url, "key"), {"joinType": "inner"}, 10.0, lambda _: None)
+        send(HttpClient(url, "key"), {"joinType": "inner"}, 10.0, lambda _: None)
     assert len(ids) == 1
 
 
@@ -83,4 +83,4 @@ def test_a_server_that_is_not_there_is_told_at_once() -> None:
     with server() as (url, _):
         pass
     with pytest.raises(UnreachableError):
-        send(Door(url, "key"), {"joinType": "inner"}, 10.0, lambda _: None)
+        send(HttpClient(url, "key"), {"joinType": "inner"}, 10.0, lambda _: None)

@@ -20,7 +20,7 @@ import pytest
 from pyarrow import flight
 from pyspark.sql import SparkSession
 
-from livetables.client.http import Door
+from livetables.client.http import HttpClient
 from livetables.config.load import load_config
 from livetables.config.values import Config
 from livetables.kafka.topics import ControlTopic, KafkaTopics, Topic, TopicProblem
@@ -384,7 +384,7 @@ def test_a_pipeline_fills_its_tables_and_takes_messages(
                     assert PASSWORD not in "".join(pipeline.said)
                     secured.broker.set_scram_password(PASSWORD)
                 pipeline.wait_for_tables(stage, "left")
-                Door(server.http, TOKEN).post("/api/control", {"joinType": "natural"})
+                HttpClient(server.http, TOKEN).post("/api/control", {"joinType": "natural"})
                 stage.send(random_records(random.Random(3), 20))
                 pipeline.wait_for_tables(stage, "natural")
                 pipeline.wait_for_status("live", "")

@@ -245,7 +245,7 @@ def test_what_may_pass_by_itself_is_told_from_what_does_not(spark: SparkSession,
     assert spark._jvm is not None
     failed = spark._jvm.java.util.concurrent.CompletableFuture()
     failed.completeExceptionally(clients._java(thrown)("as the broker says"))
-    with pytest.raises(TopicError) as error, clients.reporting("user"):
+    with pytest.raises(TopicError) as error, clients.translating_errors("user"):
         failed.get()
     assert isinstance(error.value, PassingTopicError) == is_passing
     assert "Exception" not in error.value.problem

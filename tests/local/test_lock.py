@@ -9,22 +9,22 @@ from pathlib import Path
 
 import pytest
 
-from livetables.client.local_system import Addresses, Running
+from livetables.client.local_system import Addresses, LocalSystem
 from livetables.local.lock import held
 from livetables.model.errors import SetupError
 
-RUNNING = Running(Addresses("a:1", "http://b:2", "grpc://c:3"), "the key", {"server": 7})
+RUNNING = LocalSystem(Addresses("a:1", "http://b:2", "grpc://c:3"), "the key", {"server": 7})
 
 
 def test_what_is_told_can_be_read_by_this_user_only(tmp_path: Path) -> None:
     RUNNING.write(tmp_path)
-    assert Running.read(tmp_path) == RUNNING
+    assert LocalSystem.read(tmp_path) == RUNNING
     assert stat.S_IMODE((tmp_path / "up.json").stat().st_mode) == 0o600
 
 
 def test_the_key_is_not_shown(tmp_path: Path) -> None:
     RUNNING.write(tmp_path)
-    assert "the key" not in repr(Running.read(tmp_path))
+    assert "the key" not in repr(LocalSystem.read(tmp_path))
 
 
 def test_of_a_key_in_a_file_only_the_file_is_told_and_its_first_key_is_the_one_now(tmp_path: Path) -> None:
@@ -33,15 +33,15 @@ def test_of_a_key_in_a_file_only_the_file_is_told_and_its_first_key_is_the_one_n
     running = replace(RUNNING, token_file=str(keys), ca_file="/etc/ca.pem")
     running.write(tmp_path)
     assert "the key" not in (tmp_path / "up.json").read_text()
-    assert Running.read(tmp_path) == running
+    assert LocalSystem.read(tmp_path) == running
     keys.write_text("another\nthe key\n")
-    assert Running.read(tmp_path) == replace(running, token="another")  # noqa: S106
+    assert LocalSystem.read(tmp_path) == replace(running, token="another")  # noqa: S106
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"addresses": {}, "token": "", "pids": {}}'])
 def test_what_cannot_be_understood_is_as_nothing(tmp_path: Path, content: str) -> None:
     (tmp_path / "up.json").write_text(content)
-    assert Running.read(tmp_path) is None
+    assert LocalSystem.read(tmp_path) is None
 
 
 def test_a_directory_is_held_once_and_can_be_held_again(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_a_directory_is_held_once_and_can_be_held_again(tmp_path: Path) -> None:
         with pytest.raises(SetupError, match=f"already, as process {os.getpid()}") as refusal, held(tmp_path):
             pass
         assert "another directory" in refusal.value.cure
-        assert Running.read(tmp_path) == RUNNING
-    assert Running.read(tmp_path) is None
+        assert LocalSystem.read(tmp_path) == RUNNING
+    assert LocalSystem.read(tmp_path) is None
     with held(tmp_path):
         pass

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from livetables.client.http import Door
+from livetables.client.http import HttpClient
 from livetables.model.errors import RequestError
 from tests.support.up import Up
 
@@ -31,15 +31,15 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
         yield system
 
 
-def door(up: Up, token: str) -> Door:
-    return Door(up.told()["addresses"]["http"], token)
+def http_client(up: Up, token: str) -> HttpClient:
+    return HttpClient(up.told()["addresses"]["http"], token)
 
 
 def test_the_pipeline_writes_with_a_key_that_was_made_for_it(up: Up) -> None:
-    assert door(up, VIEWER).get("/api/tables/users_ui/rows", {"limit": "1"})["total"] > 0
+    assert http_client(up, VIEWER).get("/api/tables/users_ui/rows", {"limit": "1"})["total"] > 0
     for token, role in ((OPERATOR, "operator"), (VIEWER, "viewer")):
         with pytest.raises(RequestError, match=f"needs the role pipeline; this key has the role {role}"):
-            door(up, token).post("/api/frames", {})
+            http_client(up, token).post("/api/frames", {})
     made = [
         value
         for pid in (up.told()["pids"]["server"], up.told()["pids"]["pipeline"])
@@ -50,7 +50,7 @@ def test_the_pipeline_writes_with_a_key_that_was_made_for_it(up: Up) -> None:
     assert made[0] == made[1]
     assert made[0] not in (up.directory / ".livetables" / "up.json").read_text()
     with pytest.raises(RequestError, match="needs the role viewer; this key has the role pipeline"):
-        door(up, made[0]).get("/api/tables")
+        http_client(up, made[0]).get("/api/tables")
 
 
 def test_a_viewer_on_the_command_line_is_told_the_role_that_is_needed(up: Up) -> None:
@@ -67,8 +67,10 @@ def test_a_viewer_on_the_command_line_is_told_the_role_that_is_needed(up: Up) ->
 
 def test_an_operator_sends_a_message_once_whatever_becomes_of_its_answer(up: Up) -> None:
     headers = {"Idempotency-Key": "one-and-the-same"}
-    first = door(up, OPERATOR).post("/api/control", {"joinType": "inner"}, headers)
-    assert door(up, OPERATOR).post("/api/control", {"joinType": "inner"}, headers) == first
-    up.wait(lambda: door(up, VIEWER).rows("orchestrator_status")[0]["joinType"] == "inner", "the message is applied")
-    (row,) = door(up, VIEWER).rows("control_raw")
+    first = http_client(up, OPERATOR).post("/api/control", {"joinType": "inner"}, headers)
+    assert http_client(up, OPERATOR).post("/api/control", {"joinType": "inner"}, headers) == first
+    up.wait(
+        lambda: http_client(up, VIEWER).rows("orchestrator_status")[0]["joinType"] == "inner", "the message is applied"
+    )
+    (row,) = http_client(up, VIEWER).rows("control_raw")
     assert (row["outcome"], '"messageId": "one-and-the-same"' in row["raw"]) == ("applied", True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from livetables.client.local_system import Addresses, Running
+from livetables.client.local_system import Addresses, LocalSystem
 from livetables.local.supervisor import Ending, Supervisor, next_delay_seconds
 from livetables.model.errors import LivetablesError, SetupError
 
@@ -211,15 +211,15 @@ def test_a_child_that_never_started_is_stopped_too() -> None:
 
 
 def test_what_cannot_be_written_ends_nothing_and_is_written_later(tmp_path: Path) -> None:
-    running = Running(Addresses("a:1", "http://b:2", "grpc://c:3"), "the key")
+    running = LocalSystem(Addresses("a:1", "http://b:2", "grpc://c:3"), "the key")
     said: list[str] = []
     obstacle = tmp_path / "up.json.draft"
     obstacle.mkdir()  # as a full disk, it keeps the file from being written
     supervisor = Supervisor(threading.Event(), said.append, lambda pids: replace(running, pids=pids).write(tmp_path))
     supervisor.start(FakeChild("server"))
     supervisor.look()
-    assert Running.read(tmp_path) is None
+    assert LocalSystem.read(tmp_path) is None
     assert [line for line in said if "process ids cannot be written" in line] == said[:1]
     obstacle.rmdir()
     supervisor.look()
-    assert Running.read(tmp_path) == replace(running, pids={"server": 1})
+    assert LocalSystem.read(tmp_path) == replace(running, pids={"server": 1})

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from livetables.client.http import Door
+from livetables.client.http import HttpClient
 from livetables.model.errors import RequestError
 from tests.support import certificates
 from tests.support.kafka import wait_until
@@ -45,15 +45,15 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
         yield system
 
 
-def door(up: Up) -> Door:
+def http_client(up: Up) -> HttpClient:
     told = up.told()
     token = told["token"] or Path(told["token_file"]).read_text().split()[0]
-    return Door(told["addresses"]["http"], token, ca_file=Path(told["ca_file"]))
+    return HttpClient(told["addresses"]["http"], token, ca_file=Path(told["ca_file"]))
 
 
 def accounts(up: Up) -> int:
     try:
-        total: int = door(up).get("/api/tables/accounts_ui/rows", {"columns": "_id", "limit": "1"})["total"]
+        total: int = http_client(up).get("/api/tables/accounts_ui/rows", {"columns": "_id", "limit": "1"})["total"]
     except Exception:
         return -1
     return total
@@ -230,7 +230,7 @@ def test_a_key_in_a_file_is_nowhere_else(up: Up) -> None:
 
 
 def test_a_new_key_takes_over_while_everything_runs(up: Up) -> None:
-    before, pids = door(up), up.told()["pids"]
+    before, pids = http_client(up), up.told()["pids"]
     draft = up.directory / "keys.draft"
     draft.write_text("a-second-key\n")
     draft.replace(up.directory / "keys")

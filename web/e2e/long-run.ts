@@ -49,7 +49,7 @@ async function watched(): Promise<{ readonly first: Vitals; readonly last: Vital
     await pause(MINUTE_MS);
     last = await signs.look();
     first ??= last;
-    const rows = (await stack.door.total("final_ui")).toLocaleString("en");
+    const rows = (await stack.httpClient.total("final_ui")).toLocaleString("en");
     say(`minute ${minute}: ${told(last)}, ${rows} rows in final_ui`);
   }
   if (!first || !last) throw new Error("nobody looked");

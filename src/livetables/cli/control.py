@@ -1,4 +1,4 @@
-"""`livetables control`: switch to other topics or another join, and tell what came of it."""
+"""`livetables control`: switch to other topics or another join, and report the outcome."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Ends with 0 when it was applied, or nothing had to change; with 1 when it was su
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `livetables control`."""
+    """Add the options of `livetables control`."""
     parser.epilog = EXAMPLES
     parser.add_argument("--users-topic", metavar="TOPIC", help="the topic of table users")
     parser.add_argument("--accounts-topic", metavar="TOPIC", help="the topic of table accounts")
@@ -54,8 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Sends the message, waits for what becomes of it, and tells it."""
-    with chosen_server(arguments) as server, progress() as tell:
+    """Send the message, wait for its outcome, and print it."""
+    with chosen_server(arguments) as server, progress() as notify:
         outcome = server.control(
             users_topic=arguments.users_topic,
             accounts_topic=arguments.accounts_topic,
@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
             rollback=arguments.rollback,
             discard=arguments.discard,
             timeout=arguments.timeout,
-            progress=tell,
+            progress=notify,
         )
     if arguments.json:
         print(json.dumps(asdict(outcome)))
@@ -83,18 +83,18 @@ def _table_and_topic(text: str) -> tuple[str, str]:
 
 @contextmanager
 def progress() -> Iterator[Callable[[str], None]]:
-    """Tells what is waited for, on the error output: in place in a terminal, else a line for each change."""
+    """Print what is waited for, on the error output: in place in a terminal, else a line for each change."""
     console = Console(stderr=True, highlight=False)
-    told = ""
+    last = ""
     if console.is_terminal:
         with console.status("sending") as line:
             yield lambda text: line.update(escape(text))
         return
 
-    def tell(text: str) -> None:
-        nonlocal told
-        if text != told:
-            told = text
+    def notify(text: str) -> None:
+        nonlocal last
+        if text != last:
+            last = text
             print(text, file=sys.stderr, flush=True)
 
-    yield tell
+    yield notify

@@ -92,9 +92,9 @@ def run(arguments: argparse.Namespace) -> int:
     console = Console(highlight=False)
     findings: list[Finding] = []
     with ExitStack() as at_the_end:
-        tell = at_the_end.enter_context(_waiting(Console(stderr=True, highlight=False)))
+        notify = at_the_end.enter_context(_waiting(Console(stderr=True, highlight=False)))
         facts = Facts(os.environ, config_path(arguments), arguments.sample, at_the_end)
-        for finding in examined(CHECKS, facts, tell):
+        for finding in examined(CHECKS, facts, notify):
             findings.append(finding)
             if not arguments.json:
                 show(console, finding)

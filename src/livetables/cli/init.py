@@ -45,7 +45,7 @@ Then: livetables doctor --config livetables.toml, and livetables up --config liv
 """
 
 Ask = Callable[[str, str], str]
-Say = Callable[[str], None]
+Notify = Callable[[str], None]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Finds out what to write, writes it, and tells what to do next."""
     console = Console(highlight=False)
 
-    def say(text: str) -> None:
+    def notify(text: str) -> None:
         console.print(text, markup=False, soft_wrap=True)
 
     output: Path = arguments.output
@@ -84,13 +84,13 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.bootstrap_servers, _properties_file(arguments.kafka_properties, output), name=str(output)
     )
     topics = list(dict.fromkeys(arguments.topic))
-    contents = asked(given, output, ask, say) if asks else told(given, topics, output, say)
+    contents = asked(given, output, ask, notify) if asks else from_options(given, topics, output, notify)
     write(document(contents), output, arguments.force)
-    say(f"wrote {output}\n\nnext:\n  livetables doctor --config {output}\n  livetables up --config {output}")
+    notify(f"wrote {output}\n\nnext:\n  livetables doctor --config {output}\n  livetables up --config {output}")
     return 0
 
 
-def told(given: Contents, topics: Sequence[str], output: Path, say: Say) -> Contents:
+def from_options(given: Contents, topics: Sequence[str], output: Path, notify: Notify) -> Contents:
     """What the options say, without a question."""
     config = _loaded(document(given), output)
     if not topics:
@@ -100,13 +100,13 @@ def told(given: Contents, topics: Sequence[str], output: Path, say: Say) -> Cont
             "--topic needs to know which Kafka has the topics",
             "give --bootstrap-servers, or --kafka-properties with bootstrap.servers in it",
         )
-    proposals = _looked_at(config, lambda _: topics, say)
+    proposals = _looked_at(config, lambda _: topics, notify)
     joins = proposed_joins(proposals)
     likely = joins[0] if joins and joins[0].shared else None
     return replace(given, proposals=proposals, join=likely, possible_join=next(iter(joins), None))
 
 
-def asked(given: Contents, output: Path, ask: Ask, say: Say) -> Contents:
+def asked(given: Contents, output: Path, ask: Ask, notify: Notify) -> Contents:
     """What somebody answers, who is shown what there is."""
     servers = ask("Kafka's bootstrap servers, host:port (nothing: a broker is started for you)", "")
     if not servers:
@@ -116,14 +116,16 @@ def asked(given: Contents, output: Path, ask: Ask, say: Say) -> Contents:
         given, bootstrap_servers=servers, properties_file=_properties_file(Path(path) if path else None, output)
     )
     config = _loaded(document(contents), output)
-    proposals = _looked_at(config, lambda inspection: _asked_topics(inspection, config.control.topic, ask, say), say)
+    proposals = _looked_at(
+        config, lambda inspection: _asked_topics(inspection, config.control.topic, ask, notify), notify
+    )
     if not proposals:
         return contents
     joins = proposed_joins(proposals)
-    join = _asked_join(joins, ask, say)
+    join = _asked_join(joins, ask, notify)
     if join is None:
         return replace(contents, proposals=proposals, possible_join=next(iter(joins), None))
-    kind = _chosen(f"join {join.left} with {join.right} how", DEFAULT_JOIN.name, [*JOIN_TYPES], ask, say)
+    kind = _chosen(f"join {join.left} with {join.right} how", DEFAULT_JOIN.name, [*JOIN_TYPES], ask, notify)
     return replace(contents, proposals=proposals, join=join, join_type=join_called(kind) or DEFAULT_JOIN.name)
 
 
@@ -139,9 +141,9 @@ def write(text: str, output: Path, force: bool) -> None:
         raise ConfigError(f"{output} cannot be written: {error.strerror}", "give --output another path") from None
 
 
-def _looked_at(config: Config, choose: Callable[[Inspection], Sequence[str]], say: Say) -> list[Proposal]:
+def _looked_at(config: Config, choose: Callable[[Inspection], Sequence[str]], notify: Notify) -> list[Proposal]:
     """Tables for the topics that are chosen, as their records suggest them."""
-    say("starting Java, and asking Kafka")
+    notify("starting Java, and asking Kafka")
     with (
         started_gateway(config.pipeline.spark) as gateway,
         closing(Inspection(gateway, config.kafka.client_properties())) as inspection,
@@ -156,7 +158,7 @@ def _looked_at(config: Config, choose: Callable[[Inspection], Sequence[str]], sa
             records[name] = [record.value for record in sample.records]
     proposals = proposed_tables(records)
     for proposal in proposals:
-        say(_summary(proposal))
+        notify(_summary(proposal))
     if proposals and not any(proposal.table.columns for proposal in proposals):
         raise SetupError(
             f"there is no record yet that could be a row: {', '.join(chosen)}",
@@ -165,15 +167,15 @@ def _looked_at(config: Config, choose: Callable[[Inspection], Sequence[str]], sa
     return proposals
 
 
-def _asked_topics(inspection: Inspection, control_topic: str, ask: Ask, say: Say) -> list[str]:
+def _asked_topics(inspection: Inspection, control_topic: str, ask: Ask, notify: Notify) -> list[str]:
     names = [name for name in inspection.names(time.monotonic() + ANSWER_SECONDS_MAX) if name != control_topic]
     if not names:
-        say("there is no topic yet: the shipped tables are written, to be changed")
+        notify("there is no topic yet: the shipped tables are written, to be changed")
         return []
     for number, name in enumerate(names[:TOPICS_SHOWN], 1):
-        say(f"  {number:>3}  {name}")
+        notify(f"  {number:>3}  {name}")
     if len(names) > TOPICS_SHOWN:
-        say(f"  and {len(names) - TOPICS_SHOWN:,} others")
+        notify(f"  and {len(names) - TOPICS_SHOWN:,} others")
     default = " ".join(names) if len(names) <= TOPICS_BY_DEFAULT else ""
     while True:
         answer = ask("topics for tables, by name or number, with blanks between", default)
@@ -181,26 +183,26 @@ def _asked_topics(inspection: Inspection, control_topic: str, ask: Ask, say: Say
         unknown = [name for name in chosen if name not in names]
         if chosen and not unknown:
             return list(dict.fromkeys(chosen))
-        say(f"there is no topic {', '.join(unknown)}" if unknown else "name at least one")
+        notify(f"there is no topic {', '.join(unknown)}" if unknown else "name at least one")
 
 
-def _asked_join(joins: Sequence[JoinProposal], ask: Ask, say: Say) -> JoinProposal | None:
+def _asked_join(joins: Sequence[JoinProposal], ask: Ask, notify: Notify) -> JoinProposal | None:
     if not joins:
-        say("no two tables share a column, so there is no join")
+        notify("no two tables share a column, so there is no join")
         return None
     by_name = {f"{join.left}.{join.on}={join.right}.{join.on}": join for join in joins}
     for name, join in by_name.items():
-        say(f"  {name}  ({join.shared:,} values seen in both)")
+        notify(f"  {name}  ({join.shared:,} values seen in both)")
     default = next(iter(by_name)) if joins[0].shared else NONE
-    return by_name.get(_chosen(f"which join, or {NONE}", default, [*by_name, NONE], ask, say))
+    return by_name.get(_chosen(f"which join, or {NONE}", default, [*by_name, NONE], ask, notify))
 
 
-def _chosen(question: str, default: str, choices: Sequence[str], ask: Ask, say: Say) -> str:
+def _chosen(question: str, default: str, choices: Sequence[str], ask: Ask, notify: Notify) -> str:
     while True:
         answer = ask(question, default)
         if answer in choices:
             return answer
-        say(f"answer one of {', '.join(choices)}")
+        notify(f"answer one of {', '.join(choices)}")
 
 
 def _by_number(word: str, names: Sequence[str]) -> str:

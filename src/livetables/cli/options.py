@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 
 from livetables.client import Connection
-from livetables.client.http import Door
-from livetables.client.local_system import Addresses, Running, reachable
+from livetables.client.http import HttpClient
+from livetables.client.local_system import Addresses, LocalSystem, reachable
 from livetables.config.load import load_config, server_ca, server_token
 from livetables.config.values import Config
 from livetables.model.errors import ConfigError
@@ -55,14 +55,14 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
 
 def chosen_server(arguments: argparse.Namespace) -> Connection:
     """The server that is meant. Nothing is asked of it yet."""
-    door, _ = server_and_addresses(arguments)
-    return Connection(door)
+    http_client, _ = server_and_addresses(arguments)
+    return Connection(http_client)
 
 
-def server_and_addresses(arguments: argparse.Namespace) -> tuple[Door, Addresses]:
+def server_and_addresses(arguments: argparse.Namespace) -> tuple[HttpClient, Addresses]:
     """The server that is meant, and where everything is: what was said, or else what `livetables up` runs here."""
     config = chosen_config(arguments)
-    running = Running.read()
+    running = LocalSystem.read()
     addresses = _addresses(arguments, config, running)
     token = server_token(config, os.environ)
     if token is None and running and running.addresses.http == addresses.http:
@@ -72,12 +72,12 @@ def server_and_addresses(arguments: argparse.Namespace) -> tuple[Door, Addresses
             f"there is no key for the server at {addresses.http}",
             "set LIVETABLES_TOKEN to it, or run this in the directory where `livetables up` runs",
         )
-    told = running.ca_file if running and running.addresses.http == addresses.http else None
-    ca_file = arguments.ca or (Path(told) if told else server_ca(config))
-    return Door(addresses.http, token, ca_file=ca_file), addresses
+    known_ca = running.ca_file if running and running.addresses.http == addresses.http else None
+    ca_file = arguments.ca or (Path(known_ca) if known_ca else server_ca(config))
+    return HttpClient(addresses.http, token, ca_file=ca_file), addresses
 
 
-def _addresses(arguments: argparse.Namespace, config: Config, running: Running | None) -> Addresses:
+def _addresses(arguments: argparse.Namespace, config: Config, running: LocalSystem | None) -> Addresses:
     server, host = config.server, reachable(config.server.host)
     http, grpc = server.schemes
     configured = Addresses(

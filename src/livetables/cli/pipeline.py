@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs the pipeline until it is told to stop."""
+    """Run the pipeline until it is stopped."""
     config = chosen_config(arguments)
     if arguments.spark_properties:
         print(properties_file(_settings(config)), end="")
@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
     if config.pipeline.master.startswith("local"):  # elsewhere, executors may be another user's, and share checkpoints
         keep_files_private()
     with stopped_by_signals() as stop:
-        run_pipeline(config, token, stop, _say, token_file=token_file)
+        run_pipeline(config, token, stop, _notify, token_file=token_file)
     return 0
 
 
@@ -99,14 +99,14 @@ def _settings(config: Config) -> dict[str, str]:
 
 def _as_submitted(config: Config) -> Config:
     """The configuration under the master that spark-submit chose, with what else it was told differently."""
-    told = submitted_settings()
-    config = replace(config, pipeline=replace(config.pipeline, master=told["spark.master"]))
+    submitted = submitted_settings()
+    config = replace(config, pipeline=replace(config.pipeline, master=submitted["spark.master"]))
     ours = _settings(config)
-    differently = {name: value for name, value in told.items() if ours.get(name) != value}
+    differently = {name: value for name, value in submitted.items() if ours.get(name) != value}
     return replace(config, pipeline=replace(config.pipeline, spark={**config.pipeline.spark, **differently}))
 
 
-def _say(sentence: str) -> None:
+def _notify(sentence: str) -> None:
     print(sentence, flush=True)
 
 

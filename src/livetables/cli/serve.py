@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Serves until it is told to stop."""
+    """Serve until it is stopped."""
     config = chosen_config(arguments)
     keep_files_private()
     log_to_stderr()

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from livetables.cli.options import add_server_options, server_and_addresses
-from livetables.client.http import Door
+from livetables.client.http import HttpClient
 
 EXAMPLES = """examples:
   livetables status                                     of what runs in this directory
@@ -26,14 +26,14 @@ GENERATIONS_SHOWN = 5
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `livetables status`."""
     parser.epilog = EXAMPLES
-    parser.add_argument("--json", action="store_true", help="everything, as JSON, with the addresses of every door")
+    parser.add_argument("--json", action="store_true", help="everything, as JSON, with every address")
     add_server_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Tells it once, and ends."""
-    door, addresses = server_and_addresses(arguments)
-    status = gathered(door, asdict(addresses))
+    http_client, addresses = server_and_addresses(arguments)
+    status = gathered(http_client, asdict(addresses))
     if arguments.json:
         print(json.dumps(status, indent=2))
     else:
@@ -41,15 +41,15 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def gathered(door: Door, addresses: Mapping[str, str | None]) -> dict[str, Any]:
+def gathered(http_client: HttpClient, addresses: Mapping[str, str | None]) -> dict[str, Any]:
     """The server's own status, the orchestrator's, and its generations, the newest first."""
-    server = door.get("/api/status")
-    orchestrator = door.rows("orchestrator_status")
+    server = http_client.get("/api/status")
+    orchestrator = http_client.rows("orchestrator_status")
     return {
         "addresses": addresses,
         **server,
         "orchestrator": orchestrator[0] if orchestrator else None,
-        "history": door.rows("generations", sort="started:desc"),
+        "history": http_client.rows("generations", sort="started:desc"),
     }
 
 
@@ -58,9 +58,9 @@ def show(console: Console, status: Mapping[str, Any]) -> None:
     orchestrator = status["orchestrator"] or {}
     lines = {
         "state": f"{status['state'].replace('_', ' ')}: {status['message']}",
-        "pipeline": _told(orchestrator.get("state"), orchestrator.get("message")),
+        "pipeline": _state_and_message(orchestrator.get("state"), orchestrator.get("message")),
         "topics": ", ".join(f"{name} {topic}" for name, topic in _topics(orchestrator)),
-        "join": orchestrator.get("joinType"),
+        "join": ", ".join(_joins(orchestrator)),
         "generation": orchestrator.get("generation"),
         "lag": _lag(orchestrator.get("lag")),
         "applied": orchestrator.get("lastApplied"),
@@ -85,7 +85,9 @@ def _generations(history: list[dict[str, Any]]) -> Table:
     for row in history:
         rows = "" if row["rows"] is None else f"{row['rows']:,}"
         topics = ", ".join(topic for _, topic in _topics(row))
-        table.add_row(row["generation"], row["state"], topics, row["joinType"], rows, (row["started"] or "")[:19])
+        table.add_row(
+            row["generation"], row["state"], topics, ", ".join(_joins(row)), rows, (row["started"] or "")[:19]
+        )
     return table
 
 
@@ -93,7 +95,13 @@ def _topics(row: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(name.removesuffix("Topic"), topic) for name, topic in row.items() if name.endswith("Topic") and topic]
 
 
-def _told(state: str | None, message: str | None) -> str | None:
+def _joins(row: Mapping[str, Any]) -> list[str]:
+    """Return the join that joinType means, then those of further views, with their names."""
+    further = [f"{name.removesuffix('Join')} {join}" for name, join in row.items() if name.endswith("Join") and join]
+    return [*filter(None, [row.get("joinType")]), *further]
+
+
+def _state_and_message(state: str | None, message: str | None) -> str | None:
     return f"{state}: {message}" if state and message else state
 
 

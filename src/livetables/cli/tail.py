@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Follows the table until it is told to stop."""
+    """Follow the table until it is stopped."""
     if arguments.rows is not None and not 0 <= arguments.rows <= ROWS_MAX:
         raise ConfigError(f"-n is {arguments.rows}", f"give a number from 0 to {ROWS_MAX:,}")
     if arguments.latency and (arguments.rows is not None or arguments.columns is not None):

@@ -73,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Starts everything, keeps it running until told to stop, and leaves nothing behind."""
+    """Start everything, keep it running until it is stopped, and leave nothing behind."""
     environ = with_options(os.environ, arguments.preset, arguments.origin, config_path(arguments))
     config = load_config(config_path(arguments), environ)
     if arguments.demo:
@@ -119,9 +119,9 @@ def run(arguments: argparse.Namespace) -> int:
         steps.show("Ctrl-C stops")
 
     try:
-        _fetch_jars(config, steps.say)  # here, where Ctrl-C still ends at once
+        _fetch_jars(config, steps.notify)  # here, where Ctrl-C still ends at once
         with stopped_by_signals() as stop:
-            run_system(system, stop, steps.say, ready)
+            run_system(system, stop, steps.notify, ready)
     finally:
         steps.show()
     steps.show("stopped; nothing is left running")
@@ -137,7 +137,7 @@ class Steps:
         self._moving: str | None = None
         self._line = console.status("", spinner="dots") if console.is_terminal else None
 
-    def say(self, step: str) -> None:
+    def notify(self, step: str) -> None:
         """Tell one step. Any thread may."""
         with self._lock:
             if self._line is None:
@@ -163,12 +163,12 @@ class Steps:
         self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def _fetch_jars(config: Config, say: Callable[[str], None]) -> None:
+def _fetch_jars(config: Config, notify: Callable[[str], None]) -> None:
     """Have what the processes need before they are started, and need it in time."""
     if config.kafka.bootstrap_servers is None:
-        jar_directory("broker", say)
-    jar_directory("spark", say)
-    engine_jar(say)
+        jar_directory("broker", notify)
+    jar_directory("spark", notify)
+    engine_jar(notify)
 
 
 def _command() -> str:
@@ -183,13 +183,13 @@ def with_options(
     environ: Mapping[str, str], presets: Sequence[str], origins: Sequence[str], path: Path | None
 ) -> dict[str, str]:
     """The environment with what the command line says: these presets, and these origins besides the configured ones."""
-    said = dict(environ)
+    changed = dict(environ)
     if presets:
-        said["LIVETABLES_PRESETS"] = ",".join(presets)
+        changed["LIVETABLES_PRESETS"] = ",".join(presets)
     if origins:
-        configured = load_config(path, said).server.origins
-        said["LIVETABLES_SERVER_ORIGINS"] = ",".join([*configured, *origins])
-    return said
+        configured = load_config(path, changed).server.origins
+        changed["LIVETABLES_SERVER_ORIGINS"] = ",".join([*configured, *origins])
+    return changed
 
 
 def _environment(config: Config, environ: Mapping[str, str], is_demo: bool) -> dict[str, str]:

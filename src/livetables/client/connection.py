@@ -20,8 +20,8 @@ from livetables.client.clock import Clock
 from livetables.client.control import Outcome, control_fields, send
 from livetables.client.flight import Flight
 from livetables.client.html import tables_html
-from livetables.client.http import Door
-from livetables.client.local_system import Running
+from livetables.client.http import HttpClient
+from livetables.client.local_system import LocalSystem
 from livetables.client.table import Table
 from livetables.model.errors import ConfigError
 
@@ -44,14 +44,14 @@ def connect(
 
     Without `url`, or without `token`: those of what `livetables up` runs in the working directory. For https,
     `ca_file` has the certificates to trust, unless the system trusts the server's. `flight`, like grpc://host:port, is
-    needed only where a proxy gives the Flight door another address than the server knows.
+    needed only where a proxy gives the Flight endpoint another address than the server knows.
 
     >>> import livetables
     >>> server = livetables.connect(url, token)
     >>> server.table("accounts_ui").count()
     4
     """
-    running = Running.read()
+    running = LocalSystem.read()
     if url is None:
         if running is None:
             raise ConfigError(
@@ -72,8 +72,8 @@ def connect(
         )
     if ca_file is None and running and running.addresses.http == url:
         ca_file = running.ca_file
-    connection = Connection(Door(url, token, ca_file=Path(ca_file) if ca_file else None), flight)
-    connection.clock()  # an address or key that is wrong is told now
+    connection = Connection(HttpClient(url, token, ca_file=Path(ca_file) if ca_file else None), flight)
+    connection.clock()  # an address or key that is wrong is an error now
     return connection
 
 
@@ -86,8 +86,8 @@ class Connection:
     [{'userId': 'u1', 'n': 2}]
     """
 
-    def __init__(self, door: Door, flight: str | None = None) -> None:
-        self._door = door
+    def __init__(self, http_client: HttpClient, flight: str | None = None) -> None:
+        self._http_client = http_client
         self._flight_location = flight
         self._flight: Flight | None = None
         self._clock: Clock | None = None
@@ -96,10 +96,10 @@ class Connection:
 
     @property
     def url(self) -> str:
-        return self._door.url
+        return self._http_client.url
 
     def tables(self) -> list[TableSummary]:
-        """All tables, aliases too."""
+        """Return all tables, aliases too."""
         return [
             TableSummary(
                 each["name"],
@@ -108,13 +108,13 @@ class Connection:
                 each["generation"],
                 each["alias_of"],
             )
-            for each in self._door.get("/api/tables")["tables"]
+            for each in self._http_client.get("/api/tables")["tables"]
         ]
 
     def table(self, name: str) -> Table:
         """A table by its name or an alias; one that is not there is a RequestError that names the nearest."""
         self._opened().schema(name)
-        return Table(name, self._door, self._opened, self.clock, self._followed)
+        return Table(name, self._http_client, self._opened, self.clock, self._followed)
 
     def sql(self, text: str) -> pa.Table:
         """The answer to one SELECT over the tables: read-only, and for a limited time."""
@@ -122,7 +122,7 @@ class Connection:
 
     def status(self) -> dict[str, Any]:
         """How fresh the tables are, and why; the same as GET /api/status."""
-        status: dict[str, Any] = self._door.get("/api/status")
+        status: dict[str, Any] = self._http_client.get("/api/status")
         return status
 
     def clock(self) -> Clock:
@@ -159,10 +159,10 @@ class Connection:
         """
         by_table = {"users": users_topic, "accounts": accounts_topic, **(topics or {})}
         message = control_fields(by_table, join, view, rollback, discard)
-        return send(self._door, message, timeout, progress or (lambda _: None))
+        return send(self._http_client, message, timeout, progress or (lambda _: None))
 
     def close(self) -> None:
-        """End it, and all that follow its tables."""
+        """Close it, and all that follow its tables."""
         for changes in list(self._following):
             changes.close()
         with self._lock:
@@ -185,14 +185,14 @@ class Connection:
         return tables_html(f"livetables at {self.url}", rows)
 
     def _opened(self) -> Flight:
-        """The Flight door, whose port the server tells."""
+        """Return the Flight client; the server reports its port."""
         with self._lock:
             if self._flight is None:
-                location = self._flight_location or self._told_location()
-                self._flight = Flight(location, self._door.token, self._door.ca_file)
+                location = self._flight_location or self._advertised_location()
+                self._flight = Flight(location, self._http_client.token, self._http_client.ca_file)
             return self._flight
 
-    def _told_location(self) -> str:
+    def _advertised_location(self) -> str:
         parts = urlsplit(self.url)
         host = parts.hostname or ""
         scheme = "grpc+tls" if parts.scheme == "https" else "grpc"

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from livetables.client.http import Door, UnreachableError
+from livetables.client.http import HttpClient, UnreachableError
 from livetables.model.control_message import ControlMessage, Fields, Unreadable, check
 from livetables.model.errors import ConfigError, RequestError, SetupError
 
@@ -56,14 +56,14 @@ def control_fields(
     return fields
 
 
-def send(door: Door, message: Fields, seconds_max: float, tell: Callable[[str], None]) -> Outcome:
-    """Publish a message, and wait for what becomes of exactly this one; `tell` hears what is waited for."""
+def send(http_client: HttpClient, message: Fields, seconds_max: float, notify: Callable[[str], None]) -> Outcome:
+    """Publish a message, and wait for what becomes of exactly this one; `notify` is called with what is waited for."""
     deadline = time.monotonic() + seconds_max
-    receipt = _sent(door, message, deadline, tell)
-    return _outcome(door, receipt, deadline, tell)
+    receipt = _sent(http_client, message, deadline, notify)
+    return _outcome(http_client, receipt, deadline, notify)
 
 
-def _sent(door: Door, message: Fields, deadline: float, tell: Callable[[str], None]) -> dict[str, Any]:
+def _sent(http_client: HttpClient, message: Fields, deadline: float, notify: Callable[[str], None]) -> dict[str, Any]:
     """Where on the control topic the message is. A pipeline that starts is waited for.
 
     It has an id of its own: when an answer got lost, it is sent again, and published once.
@@ -72,33 +72,35 @@ def _sent(door: Door, message: Fields, deadline: float, tell: Callable[[str], No
     is_sent = False  # perhaps
     while True:
         try:
-            receipt: dict[str, Any] = door.post("/api/control", message, headers)
+            receipt: dict[str, Any] = http_client.post("/api/control", message, headers)
         except UnreachableError as error:
             if not (is_sent or error.may_have_arrived) or time.monotonic() > deadline:
                 raise
             is_sent = True
-            tell(error.problem)
+            notify(error.problem)
             time.sleep(LOOK_SECONDS)
         except RequestError as error:
             if error.code != "unavailable" or time.monotonic() > deadline:
                 raise
             is_sent = True
-            tell(error.problem)
+            notify(error.problem)
             time.sleep(LOOK_SECONDS)
         else:
             return receipt
 
 
-def _outcome(door: Door, receipt: dict[str, Any], deadline: float, tell: Callable[[str], None]) -> Outcome:
-    """The server may be away meanwhile: it keeps what it is told."""
+def _outcome(
+    http_client: HttpClient, receipt: dict[str, Any], deadline: float, notify: Callable[[str], None]
+) -> Outcome:
+    """Wait for the outcome. The server may be away meanwhile: it keeps what it was sent."""
     place = {"partition": receipt["partition"], "offset": receipt["offset"]}
     while True:
         with suppress(UnreachableError):
-            rows = door.rows("control_raw", equal=place)
+            rows = http_client.rows("control_raw", equal=place)
             if rows and rows[0]["outcome"]:
                 return Outcome(**{name: rows[0][name] for name in ("outcome", "why", "generation")}, **receipt)
-            for status in door.rows("orchestrator_status"):
-                tell(status["message"] or status["state"])
+            for status in http_client.rows("orchestrator_status"):
+                notify(status["message"] or status["state"])
         if time.monotonic() > deadline:
             raise SetupError(
                 f"the message is at offset {receipt['offset']} of topic {receipt['topic']}, but not decided in time",

@@ -24,7 +24,7 @@ SCHEMA_SECONDS_MAX = 30.0
 
 
 class Flight:
-    """Asks the Flight door at a location like grpc://host:port. Any thread may use it."""
+    """Client of the Flight endpoint at a location like grpc://host:port. Any thread may use it."""
 
     def __init__(self, location: str, token: str, ca_file: Path | None = None) -> None:
         if not (token.isascii() and token.isprintable()):
@@ -36,12 +36,13 @@ class Flight:
             self._client = self._connected()
         except pa.ArrowException as error:
             raise SetupError(
-                f"{location} is no address of a Flight door: {_first_line(error)}", "give one like grpc://host:port"
+                f"{location} is not the address of a Flight endpoint: {_first_line(error)}",
+                "give one like grpc://host:port",
             ) from None
 
     def rows(self, ticket: dict[str, Any], seconds_max: float | None = None) -> pa.Table:
         """The answer to a ticket."""
-        with self._told_errors():
+        with self._translated_errors():
             return self._client.do_get(flight.Ticket(json.dumps(ticket)), self._options(seconds_max)).read_all()
 
     def schema(self, table: str) -> pa.Schema:
@@ -58,17 +59,17 @@ class Flight:
         return flight.FlightCallOptions(timeout=seconds_max, headers=self._headers)
 
     @contextmanager
-    def _told_errors(self) -> Iterator[None]:
+    def _translated_errors(self) -> Iterator[None]:
         try:
             yield
         except (flight.FlightError, pa.ArrowException, OSError) as error:
-            raise self._told(error) from None
+            raise self._translated(error) from None
 
-    def _told(self, error: Exception) -> Exception:
+    def _translated(self, error: Exception) -> Exception:
         """What an error means. One that says what it is comes from the server itself, others from the way to it."""
         with suppress(ValueError, TypeError, KeyError):
-            told = json.loads(getattr(error, "extra_info", b""))
-            return RequestError(told["code"], told["problem"], told["cure"])
+            fields = json.loads(getattr(error, "extra_info", b""))
+            return RequestError(fields["code"], fields["problem"], fields["cure"])
         self._client = self._connected()
         return UnreachableError(
             f"no livetables server answers at {self._location}: {_first_line(error)}",

@@ -27,8 +27,8 @@ class UnreachableError(SetupError):
 
 
 @dataclass(frozen=True)
-class Door:
-    """Asks the server at a URL like http://host:port. What it refuses is a RequestError, with its own cure."""
+class HttpClient:
+    """Client of the server at a URL like http://host:port. What it refuses is a RequestError, with its cure."""
 
     url: str
     token: str = field(repr=False)
@@ -89,8 +89,8 @@ class Door:
 
     def _refusal(self, status: int, body: bytes) -> RequestError:
         try:
-            told = json.loads(body)
-            return RequestError(told["code"], told["problem"], told["cure"])
+            fields = json.loads(body)
+            return RequestError(fields["code"], fields["problem"], fields["cure"])
         except (ValueError, KeyError, TypeError):
             return RequestError(
                 "internal", f"{self.url} answered with status {status}", "check that a livetables server is there"

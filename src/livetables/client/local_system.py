@@ -1,4 +1,4 @@
-"""Where the doors are of what `livetables up` runs in a directory, for everybody in that directory."""
+"""Addresses of what `livetables up` runs in a directory, for everybody in that directory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EVERY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  hosts to li
 
 @dataclass(frozen=True)
 class Addresses:
-    """Where to reach Kafka and the server's two doors, as far as it is known."""
+    """Addresses of Kafka and the server's two endpoints, as far as they are known."""
 
     kafka: str | None
     http: str
@@ -25,10 +25,10 @@ class Addresses:
 
 
 @dataclass(frozen=True)
-class Running:
+class LocalSystem:
     """What `livetables up` tells the other commands: the addresses, the key, and the process ids by name.
 
-    A key that is in a file is not told, but where it is: it may be another later.
+    A key that is in a file is not written here, but the path of the file: the key may change.
     """
 
     addresses: Addresses
@@ -38,13 +38,13 @@ class Running:
     ca_file: str | None = None  # what vouches for the server's certificate
 
     @classmethod
-    def read(cls, directory: Path = DIRECTORY) -> Running | None:
-        """What is told in this directory; None if nothing is. A system that was killed may have left its own."""
+    def read(cls, directory: Path = DIRECTORY) -> LocalSystem | None:
+        """Read it in this directory; None if it is missing. A system that was killed may have left its own."""
         try:
-            told = json.loads((directory / "up.json").read_text())
-            addresses, pids, token_file = Addresses(**told["addresses"]), told["pids"], told["token_file"]
-            token = token_in(token_file) if token_file else Secret(told["token"])
-            return cls(addresses, token, pids, token_file, told["ca_file"])
+            written = json.loads((directory / "up.json").read_text())
+            addresses, pids, token_file = Addresses(**written["addresses"]), written["pids"], written["token_file"]
+            token = token_in(token_file) if token_file else Secret(written["token"])
+            return cls(addresses, token, pids, token_file, written["ca_file"])
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
@@ -53,8 +53,8 @@ class Running:
         draft = directory / "up.json.draft"
         draft.unlink(missing_ok=True)
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            told = asdict(self) | ({"token": None} if self.token_file else {})
-            json.dump(told, file, indent=2)
+            written = asdict(self) | ({"token": None} if self.token_file else {})
+            json.dump(written, file, indent=2)
         draft.replace(directory / "up.json")
 
 

@@ -13,7 +13,7 @@ from livetables.client.changes import Changes
 from livetables.client.clock import Clock
 from livetables.client.flight import Flight
 from livetables.client.html import table_html
-from livetables.client.http import Door
+from livetables.client.http import HttpClient
 from livetables.model.columns import COLUMN_KINDS
 from livetables.model.errors import SetupError
 from livetables.model.wire import Place
@@ -36,13 +36,13 @@ class Table:
     def __init__(
         self,
         name: str,
-        door: Door,
+        http_client: HttpClient,
         flight: Callable[[], Flight],
         clock: Callable[[], Clock],
         follow: Callable[[Changes], Changes],
     ) -> None:
         self.name = name
-        self._door = door
+        self._http_client = http_client
         self._flight = flight
         self._clock = clock
         self._follow = follow
@@ -151,13 +151,13 @@ class Table:
         return self._follow(Changes(self._flight(), self.name, place, snapshot, self._clock()))
 
     def __repr__(self) -> str:
-        return f"<table {self.name} at {self._door.url}>"
+        return f"<table {self.name} at {self._http_client.url}>"
 
     def _repr_html_(self) -> str:
         return table_html(self.name, self.count(), self.head())
 
     def _counted(self) -> dict[str, Any]:
-        answer: dict[str, Any] = self._door.get(f"/api/tables/{self.name}/rows", {"limit": "0"})
+        answer: dict[str, Any] = self._http_client.get(f"/api/tables/{self.name}/rows", {"limit": "0"})
         return answer
 
 

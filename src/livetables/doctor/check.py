@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from livetables.client.local_system import Running
+from livetables.client.local_system import LocalSystem
 from livetables.config.values import Config
 from livetables.jvm.gateway import Gateway
 from livetables.kafka.clients import Topic
@@ -38,7 +38,7 @@ class Facts:
     sample_records: int
     at_the_end: ExitStack
     config: Config | None = None
-    running: Running | None = None
+    running: LocalSystem | None = None
     gateway: Gateway | None = None
     kafka: Inspection | None = None
     topics: dict[str, Topic] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class Check:
     seconds_max: float = 15.0
 
 
-def examined(checks: Sequence[Check], facts: Facts, tell: Callable[[str], None]) -> Iterator[Finding]:
+def examined(checks: Sequence[Check], facts: Facts, notify: Callable[[str], None]) -> Iterator[Finding]:
     """What the checks find, as they find it. No check holds up those after it."""
     unmet: set[str] = set()
     for check in checks:
@@ -75,7 +75,7 @@ def examined(checks: Sequence[Check], facts: Facts, tell: Callable[[str], None])
         if lacking is not None:
             findings: Sequence[Finding] = [Finding(check.name, "skipped", f"not looked at: it needs {lacking}")]
         else:
-            tell(check.waiting or f"looking at {check.name}")
+            notify(check.waiting or f"looking at {check.name}")
             findings = _in_time(check, facts)
         if any(finding.state in ("broken", "skipped") for finding in findings):
             unmet.add(check.name)

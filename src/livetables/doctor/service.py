@@ -13,8 +13,8 @@ from email.utils import parsedate_to_datetime
 from importlib import metadata
 from pathlib import Path
 
-from livetables.client.http import Door, UnreachableError
-from livetables.client.local_system import EVERY_ADDRESS, Running, reachable
+from livetables.client.http import HttpClient, UnreachableError
+from livetables.client.local_system import EVERY_ADDRESS, LocalSystem, reachable
 from livetables.config.load import load_config, server_ca, server_keys, server_token
 from livetables.doctor.check import Facts, Finding
 from livetables.model.errors import RequestError, SetupError
@@ -27,7 +27,7 @@ APART_SECONDS = 5.0
 
 def configuration(facts: Facts) -> Sequence[Finding]:
     config = facts.config = load_config(facts.config_path, facts.environ)
-    running = Running.read()
+    running = LocalSystem.read()
     facts.running = running if running and any(map(_is_alive, running.pids.values())) else None
     server_keys(config, facts.environ)
     where = str(facts.config_path) if facts.config_path else "no file: the shipped preset"
@@ -71,7 +71,7 @@ def server(facts: Facts) -> Sequence[Finding]:
         cure = "set LIVETABLES_TOKEN to its key, or run this in the directory where `livetables up` runs"
         return [Finding(name, "warning", f"one runs at {url}, but there is no key to ask it with", cure)]
     try:
-        status = Door(url, token, ANSWER_SECONDS_MAX, ca_file).get("/api/status")
+        status = HttpClient(url, token, ANSWER_SECONDS_MAX, ca_file).get("/api/status")
     except UnreachableError as error:
         cure = "start it again; if it was killed, `livetables up` goes on where it was"
         return [Finding(name, "warning", error.problem, cure)]
@@ -130,7 +130,7 @@ def _configured_url(facts: Facts) -> str:
 def _is_livetables(url: str, ca_file: Path | None) -> bool:
     """Whether a livetables server answers there; it is asked without the key, which nobody else may get."""
     try:
-        Door(url, "", ANSWER_SECONDS_MAX, ca_file).get("/api/status")
+        HttpClient(url, "", ANSWER_SECONDS_MAX, ca_file).get("/api/status")
     except RequestError as error:
         return error.code == "unauthorized"
     except SetupError:

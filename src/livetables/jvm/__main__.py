@@ -25,10 +25,10 @@ def main() -> int:
         if arguments.list:
             write_list()
         else:
-            say = partial(print, flush=True)
+            notify = partial(print, flush=True)
             for kind in KINDS:
-                fetch(kind, arguments.directory, say)
-            compiled_engine(arguments.directory, java_compiler, say)
+                fetch(kind, arguments.directory, notify)
+            compiled_engine(arguments.directory, java_compiler, notify)
     except LivetablesError as error:
         print(f"livetables: {error.problem}\n  cure: {error.cure}", file=sys.stderr)
         return 2

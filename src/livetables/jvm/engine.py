@@ -18,13 +18,13 @@ COMPILER_LINES_SHOWN = 5
 JDK_CURE = "install a JDK 17 (openjdk-17-jdk-headless), or set JAVA_HOME to one"
 
 
-def compiled_engine(root: Path, compiler: Callable[[], str], say: Callable[[str], None]) -> Path:
+def compiled_engine(root: Path, compiler: Callable[[], str], notify: Callable[[str], None]) -> Path:
     """The jar of the engine below `root`, compiled if it is not there. Its name tells what it was compiled from."""
     jar = root.resolve() / "engine" / f"livetables-engine-{_digest()}.jar"
     if jar.is_file():
         return jar
     javac = compiler()
-    say(f"compiling {', '.join(source.name for source in _sources())} into {jar.parent}")
+    notify(f"compiling {', '.join(source.name for source in _sources())} into {jar.parent}")
     try:
         jar.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix=".engine-draft-", dir=jar.parent) as draft:
@@ -68,5 +68,7 @@ def _compile(javac: str, root: Path, classes: Path) -> None:
     command = [javac, "--release", "17", "-nowarn", "-proc:none", "-cp", path, "-d", str(classes)]
     ended = subprocess.run([*command, *map(str, _sources())], capture_output=True, text=True)
     if ended.returncode != 0:
-        said = " ".join([line.strip() for line in ended.stderr.splitlines() if line.strip()][:COMPILER_LINES_SHOWN])
-        raise SetupError(f"the engine's Java classes cannot be compiled: {said}", f"{JDK_CURE}; nothing was installed")
+        output = " ".join([line.strip() for line in ended.stderr.splitlines() if line.strip()][:COMPILER_LINES_SHOWN])
+        raise SetupError(
+            f"the engine's Java classes cannot be compiled: {output}", f"{JDK_CURE}; nothing was installed"
+        )

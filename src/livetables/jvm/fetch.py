@@ -42,7 +42,7 @@ def is_complete(kind: JarKind, directory: Path) -> bool:
     return all((directory / name).is_file() for name in _listed(kind))
 
 
-def fetch(kind: JarKind, root: Path, say: Callable[[str], None]) -> Path:
+def fetch(kind: JarKind, root: Path, notify: Callable[[str], None]) -> Path:
     """The directory of a set below `root`, which has exactly the listed files afterwards. Any process may, at any time.
 
     1. Wait for others that fetch the same set, and look whether they have.
@@ -54,11 +54,11 @@ def fetch(kind: JarKind, root: Path, say: Callable[[str], None]) -> Path:
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
         with _held(
-            directory.with_suffix(".lock"), lambda: say(f"waiting for another process that fetches {directory}")
+            directory.with_suffix(".lock"), lambda: notify(f"waiting for another process that fetches {directory}")
         ):
             if faults(kind, directory):
                 _remove_drafts(kind, directory.parent)
-                say(f"fetching the {len(_listed(kind))} {kind} jars with Maven into {directory}")
+                notify(f"fetching the {len(_listed(kind))} {kind} jars with Maven into {directory}")
                 with TemporaryDirectory(prefix=_draft_prefix(kind), dir=directory.parent) as draft:
                     jars = copied_by_maven(kind, Path(draft))
                     _check(kind, jars)
@@ -93,7 +93,7 @@ def copied_by_maven(kind: JarKind, draft: Path) -> Path:
         raise
     if code != 0:
         raise SetupError(
-            f"Maven could not fetch the {kind} jars: {_said(log) or f'it ended with code {code}'}",
+            f"Maven could not fetch the {kind} jars: {_output(log) or f'it ended with code {code}'}",
             f"check the network, and mirrors and proxies in Maven's settings.xml; or {COPY_INSTEAD}",
         )
     return jars
@@ -135,10 +135,10 @@ def _check(kind: JarKind, jars: Path) -> None:
         )
 
 
-def _said(log: Path) -> str:
+def _output(log: Path) -> str:
     """What Maven complained of first, as one line, without the password that a mirror's address may have in it."""
-    said = [line.removeprefix("[ERROR] ").strip() for line in log.read_text(errors="replace").splitlines()]
-    lines = [line for line in said if line and line != "[ERROR]"][:MAVEN_LINES_SHOWN]
+    output = [line.removeprefix("[ERROR] ").strip() for line in log.read_text(errors="replace").splitlines()]
+    lines = [line for line in output if line and line != "[ERROR]"][:MAVEN_LINES_SHOWN]
     return re.sub(r"://[^/@\s]*@", "://", " ".join(lines))
 
 

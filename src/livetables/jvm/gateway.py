@@ -68,9 +68,9 @@ def _settings(spark_settings: Mapping[str, str]) -> dict[str, str]:
 
 def _launched(settings: Mapping[str, str], log: Path) -> Any:
     conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
-    with log.open("wb") as said:
+    with log.open("wb") as output:
         try:
-            return launch_gateway(conf, {"stdout": said, "stderr": said})  # type: ignore[no-untyped-call]
+            return launch_gateway(conf, {"stdout": output, "stderr": output})  # type: ignore[no-untyped-call]
         except (OSError, PySparkException) as error:
             lines = log.read_text(errors="replace").splitlines()[-LOG_LINES_SHOWN:]
             raise SetupError(

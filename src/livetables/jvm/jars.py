@@ -16,11 +16,11 @@ JARS_VARIABLE = "LIVETABLES_JARS"
 CHECKOUT = Path(__file__).resolve().parents[3]  # of an installed package, a directory without `.jars`
 
 
-def _tell(step: str) -> None:
+def _notify(step: str) -> None:
     print(step, file=sys.stderr, flush=True)
 
 
-def jar_directory(kind: JarKind, say: Callable[[str], None] = _tell) -> Path:
+def jar_directory(kind: JarKind, notify: Callable[[str], None] = _notify) -> Path:
     """The directory with the jars of `kind`: in $LIVETABLES_JARS if that is set, in the project's `.jars`, or else in
     the user's cache, where they are fetched the first time that they are needed.
     """
@@ -39,12 +39,12 @@ def jar_directory(kind: JarKind, say: Callable[[str], None] = _tell) -> Path:
     if is_complete(kind, root / kind):
         return root / kind
     java_executable()  # Maven needs it too, and tells it less well
-    return fetch(kind, root, say)
+    return fetch(kind, root, notify)
 
 
-def engine_jar(say: Callable[[str], None] = _tell) -> Path:
+def engine_jar(notify: Callable[[str], None] = _notify) -> Path:
     """The jar with the classes that Spark runs for every record, beside the other jars, compiled if need be."""
-    return compiled_engine(_root(), java_compiler, say)
+    return compiled_engine(_root(), java_compiler, notify)
 
 
 def java_compiler() -> str:

@@ -221,12 +221,12 @@ class Clients:
 
     def names(self, deadline: float) -> list[str]:
         """All topics that these properties may see, without Kafka's own."""
-        with self.reporting("*"):
+        with self.translating_errors("*"):
             return sorted(self._answer(ready(self._client("admin"), deadline).listTopics().names(), deadline))
 
     def settings(self, topic: str, names: Iterable[str], deadline: float) -> dict[str, str]:
         """Settings of a topic. A TopicError means that they may not be seen."""
-        with self.reporting(topic):
+        with self.translating_errors(topic):
             kind = self._java("org.apache.kafka.common.config.ConfigResource$Type").TOPIC
             resource = self._java("org.apache.kafka.common.config.ConfigResource")(kind, topic)
             admin = ready(self._client("admin"), deadline)
@@ -240,7 +240,7 @@ class Clients:
         optional = self._java("java.util.Optional")
         topic = self._java(f"{ADMIN}.NewTopic")(name, optional.of(1), optional.empty())
         topic.configs(self._java.mapped([("retention.ms", "-1"), ("retention.bytes", "-1")]))
-        with self.reporting(name):
+        with self.translating_errors(name):
             created = ready(self._client("admin"), deadline).createTopics(self._java.listed([topic])).all()
             try:
                 self._answer(created, deadline)
@@ -251,7 +251,7 @@ class Clients:
     def send(self, topic: str, value: bytes, deadline: float) -> Receipt:
         """Have a record published, and wait until it is."""
         record = self._java("org.apache.kafka.clients.producer.ProducerRecord")(topic, value)
-        with self.reporting(topic, "producer"):
+        with self.translating_errors(topic, "producer"):
             producer = self._producer_for(topic, deadline)
             try:
                 written = self._answer(producer.send(record), deadline)
@@ -284,7 +284,7 @@ class Clients:
                 made.result().close(self._java.duration(0))
 
     @contextmanager
-    def reporting(self, topic: str, kind: str = "admin") -> Iterator[None]:
+    def translating_errors(self, topic: str, kind: str = "admin") -> Iterator[None]:
         """Turns what Java throws at a client into an error that says what is wrong, without Java's stack."""
         try:
             yield
@@ -310,7 +310,7 @@ class Clients:
         after: dict[str, After | TopicError] = {}
         for name, value in before.items():
             try:
-                with self.reporting(name):
+                with self.translating_errors(name):
                     after[name] = value if isinstance(value, TopicError) else step(value)
             except TopicError as problem:
                 after[name] = problem

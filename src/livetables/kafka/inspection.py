@@ -29,7 +29,7 @@ class Inspection(Clients):
 
     def nodes(self, deadline: float) -> list[tuple[str, int]]:
         """Where the brokers say that they are to be reached. A TopicError tells why they do not answer."""
-        with self.reporting("*"):
+        with self.translating_errors("*"):
             asked = self._admin(deadline).describeCluster().nodes()
             # A list, since Python cannot go through any collection of Java's.
             nodes = self._java("java.util.ArrayList")(self._answer(asked, deadline))
@@ -37,7 +37,7 @@ class Inspection(Clients):
 
     def operations(self, topic: str, deadline: float) -> set[str]:
         """What this client may do with a topic, like READ and WRITE; everything where nothing is checked."""
-        with self.reporting(topic):
+        with self.translating_errors(topic):
             asked = self._ask_description(self._admin(deadline), topic)
             return {str(operation) for operation in self._answer(asked, deadline).authorizedOperations() or ()}
 
@@ -46,7 +46,7 @@ class Inspection(Clients):
         optional = self._java("java.util.Optional")
         new = self._java(f"{ADMIN}.NewTopic")(topic, optional.of(1), optional.empty())
         only_asked = self._java(f"{ADMIN}.CreateTopicsOptions")().validateOnly(True)
-        with self.reporting(topic):
+        with self.translating_errors(topic):
             admin = self._admin(deadline)
             self._answer(admin.createTopics(self._java.listed([new]), only_asked).all(), deadline)
 
@@ -55,7 +55,7 @@ class Inspection(Clients):
         positions = last_positions(topic, count)
         records: list[ControlRecord] = []
         size = 0
-        with self.reporting(topic.name):
+        with self.translating_errors(topic.name):
             consumer = self.consumer(deadline)
             consumer.seek(topic.name, positions)
             while any(positions[p] < topic.ends[p] for p in positions) and size < SAMPLE_BYTES_MAX:

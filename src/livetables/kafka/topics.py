@@ -158,7 +158,7 @@ class ControlTopic(ClientsOwner):
             topic = self._followed()
             positions = dict(self._positions)
             records: list[ControlRecord] = []
-            with self._clients.reporting(self._name, "consumer"):
+            with self._clients.translating_errors(self._name, "consumer"):
                 consumer = self._clients.consumer(time.monotonic() + ANSWER_SECONDS_MAX)
                 consumer.seek(topic.name, positions)
                 while not (records and _reach(positions, topic.ends)):

@@ -270,9 +270,9 @@ def _failure(problem: str, log: Path, log_start: int) -> BrokerError:
     with log.open("rb") as file:
         file.seek(max(log_start, log.stat().st_size - LOG_BYTES_READ))
         lines = file.read().decode(errors="replace").splitlines()[-LOG_LINES_SHOWN:]
-    said = "\n    ".join(lines) or "(it logged nothing)"
+    output = "\n    ".join(lines) or "(it logged nothing)"
     return BrokerError(
-        f"{problem}; the last it said:\n    {said}",
+        f"{problem}; the last it said:\n    {output}",
         "mend what its log complains about; if it lacks memory give it more (heap_megabytes), "
         "if its data is damaged remove its directory",
     )

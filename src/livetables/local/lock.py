@@ -14,7 +14,7 @@ from livetables.model.errors import SetupError
 
 @contextlib.contextmanager
 def held(directory: Path = DIRECTORY) -> Iterator[None]:
-    """Hold the directory for one `livetables up`; what was told there is gone at the end.
+    """Hold the directory for one `livetables up`; what was written there is removed at the end.
 
     The lock is the operating system's, so a process that is killed lets go of it.
     """

@@ -70,12 +70,12 @@ class VerbProcess:
             return None
         self._kill_group(self._process)
         self._process = None  # its id may soon be another's
-        said = end_of_log(self.log, self._log_start)
-        told = REFUSAL.findall(said) if code == EXIT_REFUSED else []
-        if told:
-            problem, cure = told[-1]
+        output = end_of_log(self.log, self._log_start)
+        refusals = REFUSAL.findall(output) if code == EXIT_REFUSED else []
+        if refusals:
+            problem, cure = refusals[-1]
             return Ending(f"ended: {problem.splitlines()[0]}", SetupError(problem, cure))
-        return Ending(ending_told(code, said))
+        return Ending(ending_cause(code, output))
 
     def stop(self) -> None:
         if self._process is not None:
@@ -117,17 +117,17 @@ class BrokerProcess:
 
     def ended(self) -> Ending | None:
         code = self._broker.exit_code
-        return None if code is None else Ending(ending_told(code, end_of_log(self.log)))
+        return None if code is None else Ending(ending_cause(code, end_of_log(self.log)))
 
     def stop(self) -> None:
         self._broker.stop()
 
 
-def ending_told(code: int, said: str) -> str:
-    """The cause of an end in one sentence, from the exit code and what the process said before."""
+def ending_cause(code: int, output: str) -> str:
+    """The cause of an end in one sentence, from the exit code and its last output."""
     if code < 0:
         return f"was killed by {signal.Signals(-code).name}"
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
     last = f"; the last it said: {lines[-1][:CAUSE_CHARACTERS_MAX]}" if lines else ""
     return f"ended with code {code}{last}"
 

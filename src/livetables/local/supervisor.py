@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Ending:
-    """How a process ended: the cause in a sentence, and the error that it told itself, if it refused to run."""
+    """End of a process: the cause in a sentence, and its own error, if it refused to run."""
 
     cause: str
     refusal: LivetablesError | None = None
@@ -72,23 +72,23 @@ class _Kept:
 
 
 class Supervisor:
-    """Starts children, looks after them until `stop` is set, and tells in a sentence whatever happens to them."""
+    """Supervisor of child processes until `stop` is set; it reports in a sentence whatever happens to them."""
 
     def __init__(
         self,
         stop: threading.Event,
-        say: Callable[[str], None],
+        notify: Callable[[str], None],
         changed: Callable[[dict[str, int]], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`changed` is given the process ids, by name, whenever they are others, and again after an OSError."""
         self._stop = stop
-        self._say = say
+        self._notify = notify
         self._changed = changed
         self._clock = clock
         self._kept: list[_Kept] = []
         self._restarts = 0
-        self._untold: str | None = None  # why `changed` could not be called last
+        self._not_written: str | None = None  # why `changed` could not be called last
 
     def start(self, *children: Child) -> None:
         """Start more children at the same time, the last one first.
@@ -101,7 +101,7 @@ class Supervisor:
             kept.started = self._clock()
             kept.child.start()
             log_event(log, "process_started", process=kept.child.name, pid=kept.child.pid)
-            self._tell_pids()
+            self._write_pids()
 
     def wait(self, child: Child, is_ready: Callable[[], bool]) -> None:
         """Return when a child is ready, or `stop` is set.
@@ -122,8 +122,8 @@ class Supervisor:
 
     def look(self) -> None:
         """Notice which children have ended, and start again those whose time has come."""
-        if self._untold:
-            self._tell_pids()
+        if self._not_written:
+            self._write_pids()
         for kept in self._kept:
             if kept.due is None:
                 ending = kept.child.ended()
@@ -136,7 +136,7 @@ class Supervisor:
         """Stop the children, the last one first: each can still use those that it needs."""
         while self._kept:
             kept = self._kept.pop()
-            self._say(f"stopping the {kept.child.name}")
+            self._notify(f"stopping the {kept.child.name}")
             kept.child.stop()
             log_event(log, "process_stopped", process=kept.child.name)
 
@@ -154,11 +154,11 @@ class Supervisor:
             cause=ending.cause,
             restart_seconds=f"{kept.delay_seconds:.0f}",
         )
-        self._say(
+        self._notify(
             f"the {kept.child.name} {ending.cause}; starting it again in {kept.delay_seconds:.0f} s "
             f"(its log: {kept.child.log})"
         )
-        self._tell_pids()
+        self._write_pids()
 
     def _start_again(self, kept: _Kept) -> None:
         kept.due, kept.started = None, self._clock()
@@ -168,16 +168,16 @@ class Supervisor:
             self._lost(kept, Ending(f"could not be started: {error.problem.splitlines()[0]}"))
             return
         log_event(log, "process_started", process=kept.child.name, pid=kept.child.pid)
-        self._say(f"the {kept.child.name} is started again")
-        self._tell_pids()
+        self._notify(f"the {kept.child.name} is started again")
+        self._write_pids()
 
-    def _tell_pids(self) -> None:
+    def _write_pids(self) -> None:
         pids = {kept.child.name: kept.child.pid for kept in self._kept}
         try:
             self._changed({name: pid for name, pid in pids.items() if pid is not None})
-            self._untold = None
+            self._not_written = None
         except OSError as error:  # a full disk must not end what runs
-            if str(error) != self._untold:
-                self._untold = str(error)
-                log_event(log, "process_ids_not_written", logging.WARNING, problem=self._untold)
-                self._say(f"the process ids cannot be written: {error}; trying again until they can")
+            if str(error) != self._not_written:
+                self._not_written = str(error)
+                log_event(log, "process_ids_not_written", logging.WARNING, problem=self._not_written)
+                self._notify(f"the process ids cannot be written: {error}; trying again until they can")

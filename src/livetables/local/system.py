@@ -18,8 +18,8 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from livetables.client.http import Door
-from livetables.client.local_system import EVERY_ADDRESS, Addresses, Running, reachable
+from livetables.client.http import HttpClient
+from livetables.client.local_system import EVERY_ADDRESS, Addresses, LocalSystem, reachable
 from livetables.config.load import server_ca, token_in
 from livetables.config.values import Config, ServerConfig
 from livetables.demo.feed import PARTITIONS, DemoData
@@ -52,7 +52,7 @@ class System:
 
 
 def run_system(
-    system: System, stop: threading.Event, say: Callable[[str], None], ready: Callable[[Addresses], None]
+    system: System, stop: threading.Event, notify: Callable[[str], None], ready: Callable[[Addresses], None]
 ) -> None:
     """Run everything until `stop` is set; `ready` is called once, when the tables can be used.
 
@@ -60,7 +60,7 @@ def run_system(
     """
     with held(system.directory), ExitStack() as at_the_end:
         server_config = system.config.server
-        host = host_told(server_config)
+        host = advertised_host(server_config)
         port, flight_port = _ports(server_config.port, server_config.flight_port, server_config.host)
         web, grpc = server_config.schemes
         http, flight = f"{web}://{host}:{port}", f"{grpc}://{host}:{flight_port}"
@@ -68,18 +68,18 @@ def run_system(
         ca_file = server_ca(system.config)
 
         def changed(pids: Mapping[str, int]) -> None:
-            told = str(ca_file) if ca_file else None
+            ca_name = str(ca_file) if ca_file else None
             addresses = Addresses(kafka, http, flight)
-            Running(addresses, system.token, pids, system.token_file, told).write(system.directory)
+            LocalSystem(addresses, system.token, pids, system.token_file, ca_name).write(system.directory)
 
         def has_tables() -> bool:
             try:
                 token = token_in(system.token_file) if system.token_file else system.token
-                return _has_tables(Door(http, token, LOOK_SECONDS_MAX, ca_file), system.config)
+                return _has_tables(HttpClient(http, token, LOOK_SECONDS_MAX, ca_file), system.config)
             except LivetablesError:
                 return False
 
-        supervisor = Supervisor(stop, say, changed)
+        supervisor = Supervisor(stop, notify, changed)
         at_the_end.callback(supervisor.stop_all)
 
         brokers = []
@@ -111,20 +111,20 @@ def run_system(
             ["pipeline", *system.arguments],
             environment,
             logs / "pipeline.log",
-            say,
+            notify,
             stop_seconds=PIPELINE_STOP_SECONDS,
         )
         # Server and pipeline take as long to start as the broker, and wait for it by themselves.
-        say("starting Kafka, the table server and Spark" if brokers else "starting the table server and Spark")
+        notify("starting Kafka, the table server and Spark" if brokers else "starting the table server and Spark")
         supervisor.start(*brokers, server, pipeline)
         if brokers:
-            say(f"Kafka is up at {kafka}")
+            notify(f"Kafka is up at {kafka}")
             create_missing_topics(kafka, tuple(table.topic for table in system.config.spec.tables), PARTITIONS)
         if system.demo_rate is not None and not stop.is_set():
             at_the_end.enter_context(closing(DemoData(kafka, system.demo_rate)))
         supervisor.wait(server, is_serving.is_set)
         if not stop.is_set():
-            say(f"the table server is up at {http}")
+            notify(f"the table server is up at {http}")
         supervisor.wait(pipeline, has_tables)
         if not stop.is_set():
             ready(Addresses(kafka, http, flight))
@@ -137,7 +137,7 @@ def _ports(port: int, flight_port: int, host: str) -> tuple[int, int]:
     return port or next(chosen), flight_port or next(chosen)
 
 
-def host_told(config: ServerConfig) -> str:
+def advertised_host(config: ServerConfig) -> str:
     """What the server is called, here and in the page's address: with TLS, by a name that its certificate is for."""
     host = reachable(config.host)
     if not (config.tls_certificate and config.tls_key):
@@ -156,9 +156,9 @@ def host_told(config: ServerConfig) -> str:
     return f"[{name}]" if ":" in name else name
 
 
-def _has_tables(door: Door, config: Config) -> bool:
+def _has_tables(http_client: HttpClient, config: Config) -> bool:
     """Whether every table can be read, and the pipeline is there: on a restart, the tables are there before it."""
-    door.get("/readyz")
-    is_heard = door.get("/api/status")["state"] not in ("starting", "pipeline_down")
-    there = {table["name"] for table in door.get("/api/tables")["tables"]}
+    http_client.get("/readyz")
+    is_heard = http_client.get("/api/status")["state"] not in ("starting", "pipeline_down")
+    there = {table["name"] for table in http_client.get("/api/tables")["tables"]}
     return is_heard and {table.publish for table in config.spec.tables} <= there

@@ -30,17 +30,17 @@ MARKER = ".made-by-livetables"  # in a directory whose content is ours to remove
 
 
 def run_pipeline(
-    config: Config, token: str, stop: threading.Event, say: Callable[[str], None], *, token_file: str | None = None
+    config: Config, token: str, stop: threading.Event, notify: Callable[[str], None], *, token_file: str | None = None
 ) -> None:
-    """Resume or build what the control topic says, and follow it until `stop` is set; `say` gets the steps.
+    """Resume or build what the control topic says, and follow it until `stop` is set; `notify` gets the steps.
 
     When the server does not take the token, it is looked up again in the token file, if there is one.
     """
     with _own_directory(config.pipeline) as local_directory:
-        say(f"starting Spark on {config.pipeline.master}")
+        notify(f"starting Spark on {config.pipeline.master}")
         spark = _session(config.pipeline, local_directory)
         try:
-            run_on(spark, config, token, stop, say, token_file=token_file)
+            run_on(spark, config, token, stop, notify, token_file=token_file)
         finally:
             spark.stop()
 
@@ -50,7 +50,7 @@ def run_on(
     config: Config,
     token: str,
     stop: threading.Event,
-    say: Callable[[str], None],
+    notify: Callable[[str], None],
     *,
     token_file: str | None = None,
 ) -> None:
@@ -68,8 +68,8 @@ def run_on(
         ),
     ):
         inbox = Inbox(control_topic)
-        orchestrator = Orchestrator(context, sink, topics, inbox, say)
-        _resume(orchestrator, stop, say)
+        orchestrator = Orchestrator(context, sink, topics, inbox, notify)
+        _resume(orchestrator, stop, notify)
         if stop.is_set():
             return
         publisher = ControlPublisher(
@@ -85,7 +85,7 @@ def run_on(
             inbox.stop()
 
 
-def _resume(orchestrator: Orchestrator, stop: threading.Event, say: Callable[[str], None]) -> None:
+def _resume(orchestrator: Orchestrator, stop: threading.Event, notify: Callable[[str], None]) -> None:
     """Restore the current state as soon as Kafka and the server are there."""
     last = ""
     while not stop.is_set():
@@ -96,7 +96,7 @@ def _resume(orchestrator: Orchestrator, stop: threading.Event, say: Callable[[st
             problem = f"{error.problem}; {error.cure}"
             if problem != last:
                 last = problem
-                say(f"waiting: {problem}")
+                notify(f"waiting: {problem}")
             with suppress(SinkError):  # it may be the server that is waited for
                 orchestrator.report_waiting(problem)
             stop.wait(AGAIN_SECONDS)

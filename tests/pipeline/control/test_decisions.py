@@ -125,6 +125,15 @@ def test_when_a_build_fails_all_that_went_into_it_has_failed() -> None:
     assert "its query died" in desk.decisions.notice
 
 
+def test_a_build_that_fails_is_logged_with_the_reason(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "livetables.control")
+    desk = Desk()
+    desk.send(message(joinType="inner"))
+    desk.fail()
+    logged = [record.getMessage() for record in caplog.records if "event=failed" in record.getMessage()]
+    assert logged == ['event=failed why="its query died"']
+
+
 def test_a_message_that_asks_for_what_is_live_during_a_build_is_unchanged() -> None:
     desk = Desk()
     desk.send(message(joinType="inner"))

@@ -20,7 +20,7 @@ from pyarrow import flight
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
-from livetables.client.http import Door, UnreachableError
+from livetables.client.http import HttpClient, UnreachableError
 from livetables.model.errors import SetupError
 from livetables.server.access.logins import WRONG_KEYS_MAX
 from livetables.tls import client_context
@@ -100,7 +100,7 @@ def encrypted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Encrypted]:
 def test_every_door_is_encrypted_and_trusted_by_its_authority_or_itself(encrypted: Encrypted, vouching: str) -> None:
     ca_file: Path = getattr(encrypted, vouching).certificate
     context = client_context(ca_file)
-    assert Door(encrypted.server.http, TOKEN, ca_file=ca_file).get("/healthz") == {"status": "ok"}
+    assert HttpClient(encrypted.server.http, TOKEN, ca_file=ca_file).get("/healthz") == {"status": "ok"}
     assert asked(encrypted.server, context=context).status == 200
     with LiveClient(encrypted.server.websocket, ssl=context) as client:
         assert client.receive_type("hello")
@@ -126,7 +126,7 @@ def test_the_page_of_an_encrypted_server_may_connect(encrypted: Encrypted) -> No
 def test_who_trusts_another_authority_or_the_system_only_does_not_connect(encrypted: Encrypted) -> None:
     for ca_file in (encrypted.stranger.certificate, None):
         with pytest.raises(SetupError, match=r"is not trusted: unable to get local issuer.*\n  cure: let --ca "):
-            Door(encrypted.server.http, TOKEN, ca_file=ca_file).get("/healthz")
+            HttpClient(encrypted.server.http, TOKEN, ca_file=ca_file).get("/healthz")
         with pytest.raises(ssl.SSLCertVerificationError):
             LiveClient(encrypted.server.websocket, ssl=client_context(ca_file))
 
@@ -134,7 +134,7 @@ def test_who_trusts_another_authority_or_the_system_only_does_not_connect(encryp
 def test_who_calls_the_server_by_a_name_that_its_certificate_lacks_is_told(encrypted: Encrypted) -> None:
     url = f"https://localhost:{encrypted.server.port}"
     with pytest.raises(SetupError, match="not valid for 'localhost'") as told:
-        Door(url, TOKEN, ca_file=encrypted.authority.certificate).get("/healthz")
+        HttpClient(url, TOKEN, ca_file=encrypted.authority.certificate).get("/healthz")
     assert "subjectAltName" in told.value.cure
 
 
@@ -156,7 +156,7 @@ def test_the_command_line_trusts_what_it_is_told(encrypted: Encrypted, tmp_path:
 
 def test_nothing_is_served_in_plain_text(encrypted: Encrypted) -> None:
     with pytest.raises(UnreachableError):
-        Door(encrypted.server.http.replace("https", "http"), TOKEN).get("/healthz")
+        HttpClient(encrypted.server.http.replace("https", "http"), TOKEN).get("/healthz")
     with flight.FlightClient(encrypted.server.flight.replace("+tls", "")) as client, pytest.raises(flight.FlightError):
         listed(client)
 
@@ -335,9 +335,9 @@ def test_who_guesses_has_to_wait_at_every_door_but_the_right_key_is_taken(proxie
         assert asked(server, token="one more", X_Forwarded_For="127.0.0.1, 192.0.2.3").status == 401  # noqa: S106
         assert asked(server, token="one more", X_Forwarded_For="192.0.2.3, 127.0.0.1").status == 401  # noqa: S106
         counted = server.get("/metrics")
-        for door in ("http", "websocket", "flight"):
-            assert f'livetables_logins_refused_total{{door="{door}"}} 1.0' in counted
-        assert f'livetables_logins_failed_total{{door="websocket"}} {third:.1f}' in counted
+        for http_client in ("http", "websocket", "flight"):
+            assert f'livetables_logins_refused_total{{door="{http_client}"}} 1.0' in counted
+        assert f'livetables_logins_failed_total{{http_client="websocket"}} {third:.1f}' in counted
 
 
 def test_who_is_no_configured_proxy_cannot_guess_for_others(tmp_path: Path) -> None:

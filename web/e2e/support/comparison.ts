@@ -1,6 +1,6 @@
-/** Compares what is drawn with what the HTTP door says. */
+/** Compares what is drawn with what the server answers over HTTP. */
 import { expect } from "vitest";
-import type { Door, Question, Row, Value } from "./door.js";
+import type { HttpClient, Question, Row, Value } from "./http-client.js";
 import type { Panel, ShownRow } from "./panel.js";
 
 /** How the page sorts until somebody sorts otherwise. */
@@ -12,18 +12,18 @@ const FIRST_SORT: Readonly<Record<string, string>> = {
 const NO_VALUE = "–";
 const NOT_FROM_THE_TABLE = "details";
 
-/** Returns when the panel shows, in every row and cell that can be seen, what the door has there. */
-export async function expectSame(panel: Panel, door: Door, question: Question = {}): Promise<void> {
-  await expect.poll(() => differences(panel, door, question)).toEqual([]);
+/** Returns when the panel shows, in every row and cell that can be seen, what the server has there. */
+export async function expectSame(panel: Panel, httpClient: HttpClient, question: Question = {}): Promise<void> {
+  await expect.poll(() => differences(panel, httpClient, question)).toEqual([]);
 }
 
 /** Where the panel does not show what it should. */
-async function differences(panel: Panel, door: Door, question: Question): Promise<string[]> {
+async function differences(panel: Panel, httpClient: HttpClient, question: Question): Promise<string[]> {
   const [shown, total, found] = [await panel.rows(), await panel.total(), await panel.found()];
   const offset = shown[0]?.index ?? 0;
   const sort = question.sort ?? FIRST_SORT[panel.table] ?? "";
-  const wanted = await door.rows(panel.table, { ...question, sort, offset, limit: shown.length });
-  const all = await door.total(panel.table);
+  const wanted = await httpClient.rows(panel.table, { ...question, sort, offset, limit: shown.length });
+  const all = await httpClient.total(panel.table);
   const problems = shown.flatMap((row) => rowDifferences(row, wanted.rows[row.index - offset]));
   if (shown.length === 0) problems.push("no rows are shown");
   if (total !== all) problems.push(`${total} rows are told, and there are ${all}`);

@@ -1,7 +1,7 @@
 /** The pages that were written for the old client, as somebody sees them, and what they should show. */
 import type { Page } from "playwright-core";
 import { openBuilt, run, WEB } from "./built-app.js";
-import type { Door, Row } from "./door.js";
+import type { HttpClient, Row } from "./http-client.js";
 
 /** With the library's sources as they are. */
 export async function buildOldPages(): Promise<void> {
@@ -52,11 +52,11 @@ export class OldPages {
   }
 
   /** The same as `shown`, by the server's word. */
-  async wanted(door: Door): Promise<Shown> {
+  async wanted(httpClient: HttpClient): Promise<Shown> {
     const [users, accounts, joined] = await Promise.all([
-      door.rows("user", { limit: 10_001 }),
-      door.rows("account", { limit: 1 }),
-      door.rows("final_ui", { limit: 1_000 }),
+      httpClient.rows("user", { limit: 10_001 }),
+      httpClient.rows("account", { limit: 1 }),
+      httpClient.rows("final_ui", { limit: 1_000 }),
     ]);
     const all = users.rows.map(cells);
     return {

@@ -11,8 +11,8 @@ import { fileURLToPath } from "node:url";
 import { isRunning, output, started, stopped } from "./child.js";
 import { demoArguments, sent } from "./demo-data.js";
 import type { DemoOptions, Sent, Topics } from "./demo-data.js";
-import { Door } from "./door.js";
-import type { Row } from "./door.js";
+import { HttpClient } from "./http-client.js";
+import type { Row } from "./http-client.js";
 import { until } from "./until.js";
 
 const ROOT = fileURLToPath(new URL("../../../", import.meta.url));
@@ -98,8 +98,8 @@ export class Stack {
     return this.#told().token;
   }
 
-  get door(): Door {
-    return new Door(this.url, this.key);
+  get httpClient(): HttpClient {
+    return new HttpClient(this.url, this.key);
   }
 
   /** What it said since its start. */
@@ -134,7 +134,7 @@ export class Stack {
   // What is live, and what else there is to swap to
 
   async orchestrator(): Promise<Row> {
-    const [row] = (await this.door.rows("orchestrator_status")).rows;
+    const [row] = (await this.httpClient.rows("orchestrator_status")).rows;
     if (!row) throw new Error("orchestrator_status has no row");
     return row;
   }
@@ -183,7 +183,7 @@ export class Stack {
   }
 
   async isLive(): Promise<boolean> {
-    return ["live", "idle"].includes((await this.door.status()).state);
+    return ["live", "idle"].includes((await this.httpClient.status()).state);
   }
 
   async end(): Promise<void> {
@@ -228,11 +228,11 @@ export class Stack {
   }
 
   async #counts(): Promise<Sent> {
-    const { door } = this;
+    const { httpClient } = this;
     const [users, accounts, deadLetters] = await Promise.all([
-      door.total("users_ui"),
-      door.total("accounts_ui"),
-      door.total("dead_letters"),
+      httpClient.total("users_ui"),
+      httpClient.total("accounts_ui"),
+      httpClient.total("dead_letters"),
     ]);
     return { users, accounts, deadLetters };
   }

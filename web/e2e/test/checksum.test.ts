@@ -28,11 +28,11 @@ test("a wrong value in a patch is noticed, and healed", async ({ browsing }) => 
     return wrong ?? frame;
   });
   await page.open(stack.key);
-  await expectSame(page.panel("accounts_ui"), stack.door);
+  await expectSame(page.panel("accounts_ui"), stack.httpClient);
   await stack.send({ accounts: 20, seed: 32 });
   await expect.poll(() => comparisons(page)).toMatchObject({ different: 1 });
   expect(faults).toBe(1);
-  await expectSame(page.panel("accounts_ui"), stack.door);
+  await expectSame(page.panel("accounts_ui"), stack.httpClient);
 });
 
 /** The frame with a wrong value in its first inserted row; null if it is no patch that inserts. */

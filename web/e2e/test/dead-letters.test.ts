@@ -3,7 +3,7 @@ import { stack, test } from "../support/test.js";
 
 test("a record that became no row is shown as it was sent", async ({ browsing }) => {
   await stack.send({ accounts: 100, seed: 6, badShare: 0.2 });
-  const { rows } = await stack.door.rows("dead_letters", { sort: "ts:desc", limit: 50 });
+  const { rows } = await stack.httpClient.rows("dead_letters", { sort: "ts:desc", limit: 50 });
   const letter = rows.find(({ raw }) => /account of \w+ opened/.test(String(raw)));
   const place = `${String(letter?.["topic"])} · ${String(letter?.["partition"])}:${String(letter?.["offset"])}`;
   const page = await browsing.opened();

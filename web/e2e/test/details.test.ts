@@ -1,7 +1,7 @@
 import { expect } from "vitest";
 import type { Locator } from "playwright-core";
 import { expectSame } from "../support/comparison.js";
-import type { Value } from "../support/door.js";
+import type { Value } from "../support/http-client.js";
 import { stack, test } from "../support/test.js";
 
 const OFFSET_BITS = 44n; // an id is a record's partition and offset
@@ -11,8 +11,8 @@ test("a joined row's details tell the place of both its records", async ({ brows
   const page = await browsing.opened();
   const panel = page.panel("final_ui");
   await panel.quick(question.q);
-  await expectSame(panel, stack.door, question);
-  const [row] = (await stack.door.rows("final_ui", { ...question, limit: 1 })).rows;
+  await expectSame(panel, stack.httpClient, question);
+  const [row] = (await stack.httpClient.rows("final_ui", { ...question, limit: 1 })).rows;
   const topics = await stack.topics();
 
   await panel.cell(0, "name").dblclick();
@@ -26,8 +26,8 @@ test("a joined row's details tell the place of both its records", async ({ brows
 test("a row's details tell the place of its record", async ({ browsing }) => {
   const page = await browsing.opened();
   const panel = page.panel("users_ui");
-  await expectSame(panel, stack.door);
-  const [row] = (await stack.door.rows("users_ui", { sort: "ts:desc", limit: 1 })).rows;
+  await expectSame(panel, stack.httpClient);
+  const [row] = (await stack.httpClient.rows("users_ui", { sort: "ts:desc", limit: 1 })).rows;
   const { users } = await stack.topics();
 
   await panel.cell(0, "name").dblclick();

@@ -8,7 +8,7 @@ test("the CSV has exactly the rows of the whole table that pass the filter", asy
   const page = await browsing.opened();
   const panel = page.panel("final_ui");
   await panel.quick("müller");
-  await expectSame(panel, stack.door, { q: "müller" });
+  await expectSame(panel, stack.httpClient, { q: "müller" });
 
   const [download] = await Promise.all([
     page.page.waitForEvent("download"),
@@ -21,5 +21,5 @@ test("the CSV has exactly the rows of the whole table that pass the filter", asy
   expect(download.suggestedFilename()).toMatch(/^final_ui.*\.csv$/);
   const columns = (text.split("\n")[0] ?? "").replaceAll(/["\r]/g, "").split(",");
   expect(columns).toEqual(expect.arrayContaining(["userId", "name", "accountType", "balance"]));
-  expect(text).toBe(await stack.door.csv("final_ui", { q: "müller", sort: "accounts_ts:desc", columns }));
+  expect(text).toBe(await stack.httpClient.csv("final_ui", { q: "müller", sort: "accounts_ts:desc", columns }));
 });

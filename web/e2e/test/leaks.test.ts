@@ -7,7 +7,7 @@ const CYCLES = 10;
 test("logging out and in ten times leaves one socket and as many viewports as before", async ({ browsing }) => {
   const page = await browsing.opened();
   await expect.poll(() => isAtRest(page)).toBe(true);
-  const { clients, viewports } = await stack.door.status();
+  const { clients, viewports } = await stack.httpClient.status();
 
   for (let cycle = 0; cycle < CYCLES; cycle++) {
     await page.page.getByRole("button", { name: "Log out" }).click();
@@ -16,8 +16,8 @@ test("logging out and in ten times leaves one socket and as many viewports as be
   }
 
   expect(page.openSockets).toBe(1);
-  await expect.poll(async () => (await stack.door.status()).viewports).toBe(viewports);
-  expect((await stack.door.status()).clients).toBe(clients);
+  await expect.poll(async () => (await stack.httpClient.status()).viewports).toBe(viewports);
+  expect((await stack.httpClient.status()).clients).toBe(clients);
 });
 
 /** Whether all three tables are drawn. */

@@ -8,7 +8,7 @@ test("who has no key is asked for it", async ({ browsing }) => {
   await page.login.waitFor();
   await page.logIn(stack.key);
   await page.login.waitFor({ state: "hidden" });
-  await expectSame(page.panel("final_ui"), stack.door);
+  await expectSame(page.panel("final_ui"), stack.httpClient);
 });
 
 test("a wrong key is told with the reason, and the right one works afterwards", async ({ browsing }) => {
@@ -19,7 +19,7 @@ test("a wrong key is told with the reason, and the right one works afterwards", 
   expect(await problem.innerText()).toMatch(/key/i);
   await page.logIn(stack.key);
   await page.login.waitFor({ state: "hidden" });
-  await expectSame(page.panel("final_ui"), stack.door);
+  await expectSame(page.panel("final_ui"), stack.httpClient);
 });
 
 test("the key is kept for the tab only, and not in its address", async ({ browsing }) => {
@@ -32,6 +32,6 @@ test("the key is kept for the tab only, and not in its address", async ({ browsi
 test("who reloads the page is still logged in", async ({ browsing }) => {
   const page = await browsing.opened();
   await page.page.reload();
-  await expectSame(page.panel("final_ui"), stack.door);
+  await expectSame(page.panel("final_ui"), stack.httpClient);
   expect(await page.login.isVisible()).toBe(false);
 });

@@ -11,7 +11,7 @@ beforeAll(async () => {
 async function expectCurrent(pages: OldPages): Promise<void> {
   await expect
     .poll(async () => {
-      const [shown, wanted] = [await pages.shown(), await pages.wanted(stack.door)];
+      const [shown, wanted] = [await pages.shown(), await pages.wanted(stack.httpClient)];
       return Object.keys(wanted).filter((page) => {
         const key = page as keyof typeof wanted;
         return wanted[key].length === 0 || JSON.stringify(shown[key]) !== JSON.stringify(wanted[key]);

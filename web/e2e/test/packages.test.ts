@@ -27,11 +27,11 @@ async function install(name: string, source: string): Promise<void> {
 test("the packed packages show live tables in a fresh app", async ({ browsing }) => {
   const { page } = await browsing.made();
   await openBuilt(page, inject("apps"), "fresh-app/dist", stack.url, stack.key);
-  const [user] = (await stack.door.rows("user", { limit: 1 })).rows;
+  const [user] = (await stack.httpClient.rows("user", { limit: 1 })).rows;
   const table = page.locator("app-live-table tbody tr");
   await expect.poll(() => table.count()).toBe(5);
   expect(await table.first().innerText()).toContain(String(user?.["email"]));
-  const [joined] = (await stack.door.rows("final_ui", { limit: 1 })).rows;
+  const [joined] = (await stack.httpClient.rows("final_ui", { limit: 1 })).rows;
   const cell = page.locator(".ag-row[row-index='0'] .ag-cell[col-id='email']");
   await expect.poll(() => cell.innerText()).toBe(String(joined?.["email"]));
 });

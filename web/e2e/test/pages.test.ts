@@ -26,9 +26,9 @@ test("a table shown page by page turns to the next one, by button and at the end
   await expectPage(table, 0);
 });
 
-/** Returns when the table shows all rows of the page that begins there, as the HTTP door has them. */
+/** Returns when the table shows all rows of the page that begins there, as the server has them. */
 async function expectPage(table: Locator, offset: number): Promise<void> {
-  const { rows } = await stack.door.rows("accounts_ui", { offset, limit: PAGE_ROWS });
+  const { rows } = await stack.httpClient.rows("accounts_ui", { offset, limit: PAGE_ROWS });
   const wanted = rows.map(({ userId, accountType, balance }) =>
     [userId, accountType, balance].map((value) => String(value ?? "")),
   );

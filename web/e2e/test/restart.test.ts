@@ -9,7 +9,7 @@ test("a killed server is told, and the page heals by itself with the same sort a
   const panel = page.panel("final_ui");
   await panel.quick(question.q);
   await panel.sortBy("balance", "descending");
-  await expectSame(panel, stack.door, question);
+  await expectSame(panel, stack.httpClient, question);
   expect(await page.banner.count()).toBe(0);
   const before = await panel.rows();
 
@@ -24,7 +24,7 @@ test("a killed server is told, and the page heals by itself with the same sort a
   await expect.poll(() => page.banner.count()).toBe(0);
   await expect.poll(() => page.health.innerText()).toMatch(/live/i);
   await until("the system is live again", () => stack.isLive());
-  await expectSame(panel, stack.door, question);
+  await expectSame(panel, stack.httpClient, question);
   expect(await panel.quickText()).toBe(question.q);
   expect(await panel.direction("balance")).toBe("descending");
   expect(page.openSockets).toBe(1);

@@ -11,5 +11,5 @@ test("the button rolls back to the generation before", async ({ browsing }) => {
   await page.page.getByRole("button", { name: "Roll back" }).click();
   await expect.poll(async () => (await stack.orchestrator())["generation"]).toBe(generation);
   await expect.poll(() => page.page.getByTestId(`generation-${String(generation)}`).innerText()).toMatch(/\blive\b/i);
-  await expectSame(page.panel("final_ui"), stack.door);
+  await expectSame(page.panel("final_ui"), stack.httpClient);
 });

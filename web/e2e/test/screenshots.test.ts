@@ -18,7 +18,7 @@ async function take(page: LivePage, name: string): Promise<void> {
 for (const theme of ["light", "dark"] as const) {
   test(`the page is ${theme} where the system is, and fits into a small screen`, async ({ browsing }) => {
     const page = await browsing.opened({ viewport: DESKTOP, colorScheme: theme });
-    for (const table of ["users_ui", "accounts_ui", "final_ui"]) await expectSame(page.panel(table), stack.door);
+    for (const table of ["users_ui", "accounts_ui", "final_ui"]) await expectSame(page.panel(table), stack.httpClient);
     await take(page, theme);
     expect(await page.page.evaluate(() => document.documentElement.dataset["theme"])).toBe(theme);
     expect(await overflow(page)).toEqual({ right: 0, bottom: 0 });
@@ -35,7 +35,7 @@ test("the page fits a phone", async ({ browsing }) => {
 
 test("old data is told with the reason while the pipeline is away", async ({ browsing }) => {
   const page = await browsing.opened({ viewport: DESKTOP });
-  await expectSame(page.panel("final_ui"), stack.door);
+  await expectSame(page.panel("final_ui"), stack.httpClient);
   onTestFinished(() => {
     stack.resumePipeline();
   });

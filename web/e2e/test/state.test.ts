@@ -22,7 +22,7 @@ test("each grid says that its server is away, and keeps its rows until it is bac
   bringBack();
   await until("the system is live again", () => stack.isLive());
   await expect.poll(() => states(page)).toEqual(["", "", ""]);
-  await expectSame(page.panel("final_ui"), stack.door);
+  await expectSame(page.panel("final_ui"), stack.httpClient);
 });
 
 test("each grid says why its rows are old, and nothing moves for it", async ({ browsing }) => {

@@ -26,15 +26,15 @@ for (const [name, swap] of Object.entries(WAYS)) {
     const panel = page.panel("final_ui");
     await panel.quick(QUESTION.q);
     await panel.sortBy("balance", "descending");
-    await expectSame(panel, stack.door, QUESTION);
+    await expectSame(panel, stack.httpClient, QUESTION);
     await panel.scrollTo(ROW);
-    await expectSame(panel, stack.door, QUESTION);
+    await expectSame(panel, stack.httpClient, QUESTION);
     const before = await panel.rows();
     const scrollTop = await panel.scrollTop();
 
     await startWatching(page.page, panel.table);
     await swap(page);
-    await expectSame(panel, stack.door, QUESTION);
+    await expectSame(panel, stack.httpClient, QUESTION);
     const { frames, fewestRows } = await stopWatching(page.page);
 
     expect(await panel.rows()).not.toEqual(before);

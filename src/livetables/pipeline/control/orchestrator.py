@@ -47,7 +47,7 @@ class Orchestrator:
         sink: FlightSink,
         topics: KafkaTopics,
         inbox: Inbox,
-        say: Callable[[str], None],
+        notify: Callable[[str], None],
     ) -> None:
         self._context = context
         self._spec = context.config.spec
@@ -63,7 +63,7 @@ class Orchestrator:
         self._running = RunningGenerations()
         self._supervision = Supervision(self._running, topics, sink)
         ui = context.spark.sparkContext.uiWebUrl
-        self._reporter = Reporter(self._running, self._decisions, self._tables, sink, say, ui)
+        self._reporter = Reporter(self._running, self._decisions, self._tables, sink, notify, ui)
         self._left_over: StoredGeneration | None = None  # published before the start, and not resumed
         self._left_over_lost = 0  # records of it that its successor does not have
         self._kept: dict[str, Wanted] = {}  # generations that stay until somebody says otherwise, oldest first

@@ -38,14 +38,14 @@ class Reporter:
         decisions: Decisions,
         tables: StatusTables,
         sink: FlightSink,
-        say: Callable[[str], None],
+        notify: Callable[[str], None],
         spark_ui: str | None,
     ) -> None:
         self._running = running
         self._decisions = decisions
         self._tables = tables
         self._sink = sink
-        self._say = say
+        self._notify = notify
         self._last_notified = ""
         self._report_due = 0.0
         self._spark_ui = spark_ui
@@ -84,7 +84,7 @@ class Reporter:
         )
         if not live and message != self._last_notified:
             self._last_notified = message
-            self._say(message)
+            self._notify(message)
         self._tables.flush()
         self._sink.report(shown, reports, message if state == "failed" else None, self._pipeline())
 
@@ -104,7 +104,7 @@ class Reporter:
         topics = ", ".join(f"{table} from {topic}" for table, topic in generation.wanted.topics.items())
         joined = "".join(f", {view} joined {join}" for view, join in generation.wanted.joins.items())
         log_event("ready", generation=generation.name)
-        self._say(f"live: {generation.name}, {topics}{joined}")
+        self._notify(f"live: {generation.name}, {topics}{joined}")
         self.is_due_now()
 
     def ended(self, name: str, state: str, why: str | None) -> None:

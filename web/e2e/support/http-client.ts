@@ -1,4 +1,4 @@
-/** The server's HTTP door: what the page is compared with. */
+/** A client of the server over HTTP: what the page is compared with. */
 
 export type Value = string | number | boolean | null;
 export type Row = Readonly<Record<string, Value>>;
@@ -26,7 +26,7 @@ export interface ServerStatus {
   readonly viewports: number;
 }
 
-export class Door {
+export class HttpClient {
   readonly #url: string;
   readonly #key: string;
 

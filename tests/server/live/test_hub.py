@@ -410,8 +410,8 @@ def test_a_dear_view_does_not_delay_cheap_ones(store: Store, monkeypatch: pytest
 
 
 def test_a_dear_view_says_how_far_it_may_be_behind(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub_module, "QUICK_SECONDS", 0.0)  # every one is dear
-    monkeypatch.setattr(hub_module, "RESTS_OF_A_DEAR_ONE", 1_000_000)  # and rests for longer than the test takes
+    monkeypatch.setattr(hub_module, "QUICK_SECONDS", 0.0)  # every one is expensive
+    monkeypatch.setattr(hub_module, "EXPENSIVE_RESTS", 1_000_000)  # and rests for longer than the test takes
 
     async def act(hub: Hub, _: Metrics) -> None:
         viewport = hub.subscribe("users_ui", ViewOptions(), lambda: None)
@@ -433,7 +433,7 @@ def test_a_dear_view_says_how_far_it_may_be_behind(store: Store, monkeypatch: py
 
 def test_a_view_that_takes_too_long_is_told_to_and_tried_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub_module, "RETRY_SECONDS", 0.01)
-    monkeypatch.setattr(hub_module, "RESTS_OF_A_DEAR_ONE", 0)
+    monkeypatch.setattr(hub_module, "EXPENSIVE_RESTS", 0)
     kept = store.kept
     is_slow = True
 

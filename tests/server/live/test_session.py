@@ -604,7 +604,7 @@ class FakeSession:
         self.sent_away: list[int] = []
         self.statuses = 0
 
-    def tell_status(self, _frame: str) -> None:
+    def send_status(self, _frame: str) -> None:
         self.statuses += 1
 
     def reply(self, _frame: str) -> None:

@@ -6,8 +6,8 @@ compared with what it was, and its subscribers are sent the difference. It then 
 for, and at least as long as that took, so that it takes at most half of the server's time; changes that come meanwhile
 are taken together.
 
-Evaluations are made on worker threads. A dear one is stopped after QUICK_SECONDS and made again on a thread for those
-alone, where each waits for its turn: a cheap one never waits for it.
+Evaluations are made on worker threads. An expensive one is stopped after QUICK_SECONDS and made again on a thread for
+those alone, where each waits for its turn: a cheap one never waits for it.
 
 `show`, `stored` and `changed` may be called on any thread; everything else runs on the event loop.
 """
@@ -41,8 +41,8 @@ from livetables.server.viewports.window import VIEW_BYTES_MAX, Delta, LiveWindow
 
 QUICK_WORKERS = 2
 QUICK_SECONDS = 0.25
-SECONDS_MAX = 10.0  # for the dearest evaluation
-RESTS_OF_A_DEAR_ONE = 4  # times as long as it took
+SECONDS_MAX = 10.0  # for the most expensive evaluation
+EXPENSIVE_RESTS = 4  # times as long as it took
 RETRY_SECONDS = 5.0  # after an error that may pass
 STORED_SECONDS = 0.1  # after which the store has what was shown
 # A view is evaluated again after these too: with other rows it may be within the limit, or not meet the fault.
@@ -68,7 +68,7 @@ class Viewport:
     kept: Kept | None = None  # what the store had of it; None: it is to be asked
     window: LiveWindow | None = None  # that, and what was shown since
     times: FrameTimes | None = None  # of the newest frame since the last state
-    dear_seconds: float = 0.0  # what its last evaluation took, if that was long
+    expensive_seconds: float = 0.0  # what its last evaluation took, if that was long
     rests_until: float = 0.0  # before which it is not evaluated again
 
 
@@ -80,7 +80,7 @@ class Hub:
         self._metrics = metrics
         self._viewports: dict[tuple[str, str], Viewport] = {}
         self._quick = ThreadPoolExecutor(QUICK_WORKERS, thread_name_prefix="viewport")
-        self._dear = ThreadPoolExecutor(1, thread_name_prefix="dear-viewport")
+        self._expensive = ThreadPoolExecutor(1, thread_name_prefix="expensive-viewport")
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lock = threading.Lock()  # of what follows; held before a viewport's own
         self._log: dict[tuple[str, str], deque[tuple[int, Delta]]] = {}  # what was shown, by generation and table
@@ -101,7 +101,7 @@ class Hub:
         await asyncio.gather(*tasks, return_exceptions=True)
         self._loop = None
         self._quick.shutdown()
-        self._dear.shutdown()
+        self._expensive.shutdown()
 
     # From any thread
 
@@ -195,10 +195,10 @@ class Hub:
                 asyncio.get_running_loop().call_later(RETRY_SECONDS, viewport.news.set)
             if state is not viewport.state:
                 viewport.state = state
-                self._tell(viewport)
+                self._notify(viewport)
             await asyncio.sleep(max(viewport.options.interval_ms / 1000, time.monotonic() - started))
 
-    def _tell(self, viewport: Viewport) -> None:
+    def _notify(self, viewport: Viewport) -> None:
         for subscriber in viewport.subscribers:
             try:
                 subscriber()
@@ -211,16 +211,16 @@ class Hub:
             kept, window = viewport.kept, viewport.window
             if kept is None or window is None:
                 return None
-            return self._shown_by(viewport, kept, window)
+            return self._state_of(viewport, kept, window)
 
-    def _shown_by(self, viewport: Viewport, kept: Kept, window: LiveWindow) -> State | None:
+    def _state_of(self, viewport: Viewport, kept: Kept, window: LiveWindow) -> State | None:
         """The state that a window shows; None if it cannot tell, or its generation is gone."""
         rows, total = window.rows, window.total
         # Its newest time may be that of a frame that comes right after; no client can tell.
         generation = self._store.generations().get(kept.table.generation)
         if rows is None or generation is None:
             return None
-        shown = window.shown(len(rows))
+        entries = window.shown(len(rows))
         times, viewport.times = viewport.times, None
         table = generation.tables[kept.table.shape.name]
         heading = protocol.Heading(
@@ -233,7 +233,9 @@ class Hub:
         )
         sent = self._metrics.rows_sent.labels(table.shape.name, "websocket")
         view = window.view
-        state = State(heading, view.options, view.columns, shown, total, sent, view.checksums, lambda: view.arrow(rows))
+        state = State(
+            heading, view.options, view.columns, entries, total, sent, view.checksums, lambda: view.arrow(rows)
+        )
         if isinstance(viewport.state, State):
             state = state.after(viewport.state)
         viewport.sequence = state.heading.sequence
@@ -246,19 +248,19 @@ class Hub:
             loop.call_later(viewport.rests_until - now, viewport.news.set)
             return self._limited(viewport)
         loaded: tuple[Kept, LiveWindow] | None = None
-        if not viewport.dear_seconds:
+        if not viewport.expensive_seconds:
             with suppress(TimeoutError):
                 loaded = await loop.run_in_executor(self._quick, self._load, viewport, QUICK_SECONDS)
         if loaded is None:
             try:
-                loaded = await loop.run_in_executor(self._dear, self._load, viewport, SECONDS_MAX)
+                loaded = await loop.run_in_executor(self._expensive, self._load, viewport, SECONDS_MAX)
             except TimeoutError:
-                viewport.dear_seconds = SECONDS_MAX
+                viewport.expensive_seconds = SECONDS_MAX
                 raise RequestError(
                     "timeout", f"this view takes longer than {SECONDS_MAX:g} s", "filter more, or sort by fewer columns"
                 ) from None
             finally:
-                viewport.rests_until = time.monotonic() + viewport.dear_seconds * RESTS_OF_A_DEAR_ONE
+                viewport.rests_until = time.monotonic() + viewport.expensive_seconds * EXPENSIVE_RESTS
         state = self._from_window(viewport)
         if (
             state is None and viewport.window is not None
@@ -269,7 +271,7 @@ class Hub:
         ):  # the table has changed in this very moment: what it was may be seen, until it is asked again
             viewport.news.set()
             kept, window = loaded
-            state = None if window.has_advanced else self._shown_by(viewport, kept, window)
+            state = None if window.has_advanced else self._state_of(viewport, kept, window)
         return state or viewport.state
 
     def _limited(self, viewport: Viewport) -> State | RequestError | None:
@@ -277,9 +279,9 @@ class Hub:
         state = viewport.state
         if not isinstance(state, State) or state.heading.hint is not None:
             return state
-        behind = viewport.dear_seconds * (1 + RESTS_OF_A_DEAR_ONE)
+        behind = viewport.expensive_seconds * (1 + EXPENSIVE_RESTS)
         hint = (
-            f"this view takes {viewport.dear_seconds:.1f} s to compute, so it is up to {behind:.0f} s behind; "
+            f"this view takes {viewport.expensive_seconds:.1f} s to compute, so it is up to {behind:.0f} s behind; "
             "filter more, or sort by fewer columns"
         )
         viewport.sequence += 1
@@ -318,7 +320,7 @@ class Hub:
                 self._cut_log()
 
     def _count(self, viewport: Viewport, seconds: float) -> None:
-        viewport.dear_seconds = seconds if seconds > QUICK_SECONDS else 0.0
+        viewport.expensive_seconds = seconds if seconds > QUICK_SECONDS else 0.0
         self._metrics.evaluations.inc()
         self._metrics.evaluation_seconds.observe(seconds)
         if seconds > SLOW_SECONDS:
@@ -358,7 +360,7 @@ def _as_before(before: State | RequestError | None, found: RequestError) -> Requ
 
 
 def _hint(viewport: Viewport, *, shown: int, total: int) -> str | None:
-    """What a client is told that gets less than it asked for."""
+    """The hint for a client that gets fewer rows than it asked for."""
     wanted = min(viewport.options.size, max(0, total - viewport.options.offset))
     if shown < wanted:
         megabytes = VIEW_BYTES_MAX // 1024**2

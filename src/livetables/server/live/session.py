@@ -45,7 +45,7 @@ CLOSE_UNAUTHORIZED = ERROR_KINDS["unauthorized"].close_code
 CLOSE_TIMEOUT = ERROR_KINDS["timeout"].close_code
 CLOSE_TOO_MANY = 1013
 CLOSE_AGAIN = 1012  # the client is to connect again
-STRANGE_ORIGINS_TOLD = 100
+STRANGE_ORIGINS_LOGGED = 100
 
 log = logging.getLogger(__name__)
 throttle = Throttle()
@@ -152,7 +152,7 @@ class Session:
         """Serve until the client goes, or is sent away."""
         tables = list(self._services.store.tables())
         self.reply(protocol.hello(version("livetables"), self.role, tables, datetime.now(UTC)))
-        self.tell_status(protocol.status(self._services.pulse.status()))
+        self.send_status(protocol.status(self._services.pulse.status()))
         reader, writer = asyncio.create_task(self._read()), asyncio.create_task(self._write())
         ends: list[asyncio.Future[Any]] = [reader, writer, self.end]
         try:
@@ -175,8 +175,8 @@ class Session:
             self._room.clear()
         self._wake.set()
 
-    def tell_status(self, frame: str) -> None:
-        """Tell the client why data is old; only the newest is kept."""
+    def send_status(self, frame: str) -> None:
+        """Send the client the reason why data is old; only the newest is kept."""
         self._status = frame
         self._wake.set()
 
@@ -349,27 +349,27 @@ class Sessions:
                 session.send_away(CLOSE_AGAIN, f"the key has the role {role} now: log in again")
 
     def turned_away(self, origin: str) -> None:
-        """Tell the log of a page that may not connect, once: the browser does not tell why."""
-        if origin not in self._strange_origins and len(self._strange_origins) < STRANGE_ORIGINS_TOLD:
+        """Log a page that may not connect, once: the browser does not show why."""
+        if origin not in self._strange_origins and len(self._strange_origins) < STRANGE_ORIGINS_LOGGED:
             self._strange_origins.add(origin)
             log.warning("a page of %s may not connect; add it to server.origins if it is yours", ascii(origin))
 
     async def watch(self, services: Serving) -> None:
-        """Tell everybody of a new status; give silent clients a heartbeat; send the dead away. Runs forever."""
-        told: object = None
+        """Send everybody a new status, and silent clients a heartbeat; close dead sessions. Runs forever."""
+        sent: object = None
         while True:
             await asyncio.sleep(WATCH_SECONDS)
             try:
-                told = self._look_after(services.pulse.status(), told)
+                sent = self._look_after(services.pulse.status(), sent)
             except Exception:  # one bad second must not be the last one
                 log.exception("cannot look after the sessions")
 
-    def _look_after(self, status: Status, told: object) -> object:
+    def _look_after(self, status: Status, sent: object) -> object:
         cause = (status.state, status.message, status.spark_ui, [source.lag_records for source in status.sources])
         now = time.monotonic()
         for session in list(self._sessions):
-            if cause != told:
-                session.tell_status(protocol.status(status))
+            if cause != sent:
+                session.send_status(protocol.status(status))
             elif now - session.spoke > protocol.HEARTBEAT_SECONDS:
                 session.spoke = now
                 session.reply(protocol.heartbeat(datetime.now(UTC)))

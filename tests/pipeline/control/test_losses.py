@@ -20,6 +20,7 @@ from tests.chaos.messages import send_pointing
 from tests.support.kafka import WAIT_SECONDS
 from tests.support.system import Row, System
 
+MAGIC_BYTES = 20  # in which DuckDB says that a file is its own, and of which version
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
 SETTINGS = {
@@ -97,7 +98,10 @@ def test_a_switch_says_what_kafka_no_longer_has_and_keeps_it_until_told_otherwis
 
 
 def damage(file: Path, kind: str) -> None:
-    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2] if kind == "truncated" else b"\xff\x00?" * 100)
+    content = file.read_bytes()
+    is_store = file.suffix == ".duckdb"  # one that does not say any more that it is a database is anybody's file
+    kept = content[: len(content) // 2] if kind == "truncated" else content[: MAGIC_BYTES * is_store]
+    file.write_bytes(kept + b"\xff\x00?" * 100 * (kind == "garbage"))
     (file.parent / f".{file.name}.crc").unlink(missing_ok=True)
 
 

@@ -420,7 +420,11 @@ def test_a_client_that_does_not_read_gets_the_newest_state_and_costs_little(serv
         # 200 windows of 3,000 rows are 50 MB as JSON; DuckDB's own memory moves a little as well.
         assert grown < 100
         states = server.metric("livetables_viewport_evaluations_total") - evaluations
-        frames = [sum(frame["type"] in ("snapshot", "patch") for frame in c.frames) for c in (slow, reading)]
+        # One with a hint alone, that the view takes long on this machine, needs no state.
+        data = [
+            [f for f in c.frames if f["type"] in ("snapshot", "patch") and "hint" not in f] for c in (slow, reading)
+        ]
+        frames = [len(each) for each in data]
         assert max(frames) <= 1 + states
 
 

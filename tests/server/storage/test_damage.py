@@ -17,6 +17,7 @@ from livetables.server.viewports.viewport import Selection
 from tests.server.storage.test_store_failure import ROWS, SHAPE, batch
 from tests.support.server import ServerProcess
 
+MAGIC_BYTES = 20  # in which DuckDB says that a file is its own, and of which version
 MEMORY_MEGABYTES = 1024  # as a store has by default
 
 
@@ -46,7 +47,8 @@ def truncated(file: Path) -> None:
 
 
 def garbage(file: Path) -> None:
-    file.write_bytes(random.Random(7).randbytes(100_000))
+    """Everything but what says that it is a database."""
+    file.write_bytes(file.read_bytes()[:MAGIC_BYTES] + random.Random(7).randbytes(100_000))
 
 
 def scratched(file: Path) -> None:

@@ -12,6 +12,8 @@ async function states(page: LivePage): Promise<string[]> {
 
 test("each grid says that its server is away, and keeps its rows until it is back", async ({ browsing }) => {
   const page = await browsing.opened();
+  // Before it has rows, a grid connects for the first time.
+  await expect.poll(async () => (await page.panel("final_ui").rows()).length).toBeGreaterThan(0);
   await expect.poll(() => states(page)).toEqual(["", "", ""]);
   const bringBack = stack.takeServerDown();
   onTestFinished(bringBack);

@@ -27,6 +27,7 @@ from livetables.model.control_message import (
     check,
 )
 from livetables.model.errors import RequestError
+from livetables.model.joins import NATURAL
 from livetables.model.roles import Role
 from livetables.server.storage.sql import MAX_SQL_CHARACTERS
 from livetables.server.viewports.encoding import encoded_time
@@ -156,7 +157,7 @@ class ControlFields(BaseModel):
             "not": {"anyOf": [{"required": [ROLLBACK_FIELD]}, {"required": [DISCARD_FIELD]}], "minProperties": 2},
             "examples": [
                 {"usersTopic": "users_2", "joinType": "left"},
-                {"orders_by_cityJoin": "natural"},
+                {"orders_by_cityJoin": NATURAL.name},
                 {"rollback": True},
             ],
         },

@@ -88,7 +88,9 @@ class BatchWriter:
     def _has_committed(
         self, generation: Generation, after: Generation, batch: Batch, taken: Sequence[TableChanges]
     ) -> None:
-        self._catalogue.update(generation.name, last_batch_id=after.last_batch_id, sequence=after.sequence)
+        self._catalogue.update(
+            generation.name, last_batch_id=after.last_batch_id, sequence=after.sequence, trimmed=after.trimmed
+        )
         self._pending.forget_rows(generation.name)
         if generation.published:
             self._feed.add(generation.name, after.sequence, batch.changes, taken)

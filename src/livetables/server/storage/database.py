@@ -27,7 +27,6 @@ CHECKPOINT_THRESHOLD = "256MB"
 # other texts, and so does every error that has a client's own words in it.
 DAMAGE = re.compile(
     r"Corrupt database file|Failure while replaying WAL file .*Corrupt WAL file|Serialization Error|"
-    r'IO Error: The file "[^"]*" exists, but it is not a valid DuckDB|'
     r'IO Error: Could not read enough bytes from file "[^"]*(?<!\.tmp)"|'
     r'FATAL Error: .*original error: "Corrupt database file',
     re.DOTALL | re.IGNORECASE,
@@ -186,7 +185,8 @@ def _open(path: Path | None, memory_megabytes: int) -> duckdb.DuckDBPyConnection
             path.parent.mkdir(parents=True, exist_ok=True)
         database = duckdb.connect(str(path) if path else ":memory:", config=config)
     except (duckdb.Error, OSError) as error:
-        if path and DAMAGE.match(str(error)):
+        # A file that is no database at all may be anybody's, and stays where it is; an empty one has nothing to lose.
+        if path and (DAMAGE.match(str(error)) or (path.is_file() and not path.stat().st_size)):
             raise _damaged(path, error) from None
         is_in_use = isinstance(error, duckdb.ConnectionException) or "lock" in str(error)
         cure = in_use if is_in_use else "set server.store to a new file, in a directory that can be written"

@@ -77,6 +77,7 @@ class Generation:
     sequence: int = NO_BATCH  # of its last commit
     run: int = 0  # the newest that brought a frame
     writers: Mapping[int, Writer] = field(default_factory=dict)
+    trimmed: tuple[str, str, int] | None = None  # time, source and id of the newest dead letter that had to go
 
     @property
     def positions(self) -> dict[str, dict[int, int]]:
@@ -127,6 +128,7 @@ def encoded_facts(generation: Generation) -> bytes:
         {
             "last_batch_id": generation.last_batch_id,
             "run": generation.run,
+            "trimmed": generation.trimmed,
             "tables": {
                 name: [table.next_row, table.newest.isoformat() if table.newest else None, table.is_wide]
                 for name, table in generation.tables.items()
@@ -166,7 +168,15 @@ def with_facts(generation: Generation, data: bytes) -> Generation:
         )
         for number, (attempt, frame, part), marks, ended, records in facts["writers"]
     }
-    return replace(generation, tables=tables, last_batch_id=facts["last_batch_id"], run=facts["run"], writers=writers)
+    trimmed = facts.get("trimmed")  # a store that was written before there was a limit has none
+    return replace(
+        generation,
+        tables=tables,
+        last_batch_id=facts["last_batch_id"],
+        run=facts["run"],
+        writers=writers,
+        trimmed=tuple(trimmed) if trimmed else None,
+    )
 
 
 def newest_time(rows: pa.Table) -> datetime | None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import datetime
+
 from livetables.model.change import TableChanges
 from livetables.model.spec import DEAD_LETTERS
 from livetables.server.storage.batches import BatchWriter
@@ -26,8 +29,8 @@ class Retention:
         """Delete the dead letters of the oldest records of each generation; return how many.
 
         Those of the newest records stay: so many rows, and so many bytes of raw values. Newest is by time, then by
-        table, partition and offset, so that what stays depends on the records alone, whenever it is done: what is
-        too old once is so for ever.
+        table, partition and offset. What stays depends on the records alone, whenever it is done: everything older than
+        a dead letter that had to go is too old for ever, also when it comes later.
         """
         deleted = 0
         for name, generation in self._catalogue.generations.items():
@@ -47,20 +50,35 @@ class Retention:
             return 0
         table = generation.tables[DEAD_LETTERS]
         with self._database.snapshot() as cursor:
-            old = cursor.sql(_too_old_query(table, rows_max, bytes_max)).to_arrow_table()
+            query, parameters = _too_old_query(table, generation.trimmed, rows_max, bytes_max)
+            old = cursor.sql(query, params=parameters).to_arrow_table()
         if old.num_rows:
+            newest = old.slice(0, 1).to_pylist()[0]
+            trimmed = (newest["ts"].isoformat(), newest["source"], newest["_id"])
+            generation = replace(generation, trimmed=max(trimmed, generation.trimmed or trimmed, key=_place))
             nothing = table.shape.schema.empty_table()
-            self._batches.delete(generation, TableChanges(DEAD_LETTERS, nothing, old.cast(table.shape.key_schema)))
+            keys = old.select(table.shape.key).cast(table.shape.key_schema)
+            self._batches.delete(generation, TableChanges(DEAD_LETTERS, nothing, keys))
         self._trimmed[name] = table.next_row
         return int(old.num_rows)
 
 
-def _too_old_query(table: StoredTable, rows_max: int, bytes_max: int) -> str:
-    """SQL for the keys of the dead letters beyond those of the newest records."""
-    keys = ", ".join(quoted(name) for name in table.shape.key)
-    return (
-        f"SELECT {keys} FROM {table.relation} "  # noqa: S608
+def _place(trimmed: tuple[str, str, int]) -> tuple[datetime, str, int]:
+    time, source, row_id = trimmed
+    return datetime.fromisoformat(time), source, row_id
+
+
+def _too_old_query(
+    table: StoredTable, trimmed: tuple[str, str, int] | None, rows_max: int, bytes_max: int
+) -> tuple[str, list[object]]:
+    """SQL for the dead letters beyond those of the newest records, the newest of them first; and its parameters."""
+    columns = ", ".join(quoted(name) for name in dict.fromkeys(("ts", "source", "_id", *table.shape.key)))
+    is_older = "row(ts, source, _id) <= row(CAST(? AS TIMESTAMPTZ), ?, ?)" if trimmed else "false"
+    query = (
+        f"SELECT {columns} FROM {table.relation} "  # noqa: S608
         "WINDOW newest AS (ORDER BY ts DESC, source DESC, _id DESC ROWS UNBOUNDED PRECEDING) "
         f"QUALIFY row_number() OVER newest > {rows_max} "
-        f"OR sum(coalesce(strlen(raw), 0)) OVER newest > {bytes_max}"
+        f"OR sum(coalesce(strlen(raw), 0)) OVER newest > {bytes_max} OR {is_older} "
+        "ORDER BY ts DESC, source DESC, _id DESC"
     )
+    return query, list(trimmed or ())

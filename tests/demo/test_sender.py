@@ -17,12 +17,15 @@ import pytest
 from rich.console import Console
 
 from livetables.cli.demo_data import add_arguments, run
+from livetables.config.load import load_config
 from livetables.demo.records import BAD_KINDS, LATE_SECONDS, BadKind, DemoOptions, DemoRecord, demo_records
 from livetables.demo.sender import Tally, produce
+from livetables.formats.json import reason
 from livetables.local.broker import Broker
 from livetables.model.errors import BrokerError, ConfigError
 from tests.support.kafka import WAIT_SECONDS, create_topic, end_offsets, unique_topic, wait_until
 
+NO_REASON = "the record does not match the table"  # of a value that has nothing wrong with it
 NOW_MS = 1_700_000_000_000
 
 
@@ -99,9 +102,11 @@ def test_every_way_of_being_bad_takes_its_turn() -> None:
 
 
 @pytest.mark.parametrize("kind", BAD_KINDS, ids=lambda kind: kind.name)
-def test_no_bad_record_could_pass_for_a_good_one(kind: BadKind) -> None:
+def test_no_bad_record_could_pass_for_a_good_one_or_be_converted_into_one(kind: BadKind) -> None:
     bad = next(record for record in records(DemoOptions(accounts=2000, bad_share=0.1)) if record.bad == kind.name)
     assert not is_row(bad)
+    users, accounts = load_config(None, {}).spec.tables
+    assert not reason(bad.value, users if bad.role == "user" else accounts).startswith(NO_REASON)
 
 
 def test_every_good_record_is_a_row() -> None:

@@ -110,7 +110,7 @@ BAD_KINDS: tuple[BadKind, ...] = (
     BadKind("array", "account", lambda fields: encoded([fields])),
     BadKind("null value", "user", lambda _: None),
     BadKind("invalid UTF-8", "user", lambda fields: encoded(fields | {"name": "?"}).replace(b"?", b"Jos\xe9 \xff")),
-    BadKind("number for text", "account", _with(accountType=7)),
+    BadKind("array for text", "account", _with(accountType=["checking"])),
     BadKind("fraction for an integer", "user", _with(age=41.5)),
     BadKind("text for a double", "account", _with(balance="12.50 EUR")),
     BadKind("empty", "account", lambda _: b""),
@@ -120,7 +120,7 @@ BAD_KINDS: tuple[BadKind, ...] = (
     BadKind("bare number", "account", lambda _: b"42"),
     BadKind("unquoted field", "account", lambda fields: encoded(fields).replace(b'"balance"', b"balance")),
     BadKind("bare text", "user", lambda fields: encoded(fields["userId"])),
-    BadKind("number for a key", "account", _with(userId=42)),
+    BadKind("object for a key", "account", _with(userId={"id": 42})),
     BadKind("array for a number", "account", _with(balance=[1.0, 2.0])),
 )
 

@@ -126,6 +126,7 @@ def test_the_server_serves_and_ends_at_a_signal(tmp_path: Path) -> None:
             server.kill()
 
 
+@pytest.mark.chaos
 @pytest.mark.spark
 def test_the_pipeline_starts_spark_and_looks_for_kafka(tmp_path: Path) -> None:
     kafka, flight = free_ports(2)

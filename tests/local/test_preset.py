@@ -42,7 +42,13 @@ ACCOUNTS = [
 ]
 
 
-@pytest.fixture(scope="module", params=[["asof"], ["default", "asof"]], ids=["alone", "beside the default preset"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(["asof"], marks=pytest.mark.chaos, id="alone"),
+        pytest.param(["default", "asof"], id="beside the default preset"),
+    ],
+)
 def up(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     presets = [argument for name in request.param for argument in ("--preset", name)]
     with Up(tmp_path_factory.mktemp("up"), *presets, "--origin", PAGE, settings=SETTINGS) as system:

@@ -109,6 +109,7 @@ def partitions_with_leader(broker: Broker, topic: str) -> int:
         return 0
 
 
+@pytest.mark.chaos
 @pytest.mark.parametrize("mode", MODES)
 def test_of_a_compacted_topic_every_record_that_is_left_is_a_row(
     spark: SparkSession, broker: Broker, server: ServerProcess, tmp_path: Path, mode: Mode
@@ -159,6 +160,7 @@ def test_where_the_broker_sets_the_time_rows_have_it(
     assert all(time > START + 100_000 for _, _, time, _ in rows), "not the producer's"
 
 
+@pytest.mark.chaos
 @pytest.mark.parametrize("mode", MODES)
 def test_a_topic_may_have_many_partitions(
     spark: SparkSession, broker: Broker, server: ServerProcess, tmp_path: Path, mode: Mode

@@ -337,7 +337,7 @@ def test_who_guesses_has_to_wait_at_every_door_but_the_right_key_is_taken(proxie
         counted = server.get("/metrics")
         for http_client in ("http", "websocket", "flight"):
             assert f'livetables_logins_refused_total{{door="{http_client}"}} 1.0' in counted
-        assert f'livetables_logins_failed_total{{http_client="websocket"}} {third:.1f}' in counted
+        assert f'livetables_logins_failed_total{{door="websocket"}} {third:.1f}' in counted
 
 
 def test_who_is_no_configured_proxy_cannot_guess_for_others(tmp_path: Path) -> None:

@@ -17,10 +17,10 @@ from confluent_kafka.admin import AdminClient
 from livetables.local.broker import Broker
 from livetables.model.spec import record_id
 from tests.chaos.messages import send_pointing
+from tests.server.storage.test_damage import MAGIC_BYTES
 from tests.support.kafka import WAIT_SECONDS
 from tests.support.system import Row, System
 
-MAGIC_BYTES = 20  # in which DuckDB says that a file is its own, and of which version
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
 SETTINGS = {

@@ -335,8 +335,8 @@ def test_who_guesses_has_to_wait_at_every_door_but_the_right_key_is_taken(proxie
         assert asked(server, token="one more", X_Forwarded_For="127.0.0.1, 192.0.2.3").status == 401  # noqa: S106
         assert asked(server, token="one more", X_Forwarded_For="192.0.2.3, 127.0.0.1").status == 401  # noqa: S106
         counted = server.get("/metrics")
-        for http_client in ("http", "websocket", "flight"):
-            assert f'livetables_logins_refused_total{{door="{http_client}"}} 1.0' in counted
+        for door in ("http", "websocket", "flight"):
+            assert f'livetables_logins_refused_total{{door="{door}"}} 1.0' in counted
         assert f'livetables_logins_failed_total{{door="websocket"}} {third:.1f}' in counted
 
 

@@ -14,8 +14,9 @@ help:
 	@echo "make demo    set everything up and run it: Kafka, demo records, Spark, and the tables at one URL"
 	@echo "make test    set everything up and run linters, types and all tests"
 	@echo "make check   the quick part of it: linters, types, and tests without Kafka and Spark"
+	@echo "make coverage  the tests without Kafka and Spark, and which lines they run"
 	@echo "make bench   measure the pipeline, the server, the whole way beside the peer, and swaps (see docs/BENCHMARKS.md)"
-	@echo "make chaos   random control messages, mishaps, kills and swaps against real processes (about half an hour)"
+	@echo "make chaos   1,000 faults, control messages, kills and swaps against real processes, and the oldest Angular (an hour and a half)"
 	@echo "make wheel   build livetables and livetables-client into dist"
 	@echo "make npm     pack @livetables/client and @livetables/angular into dist"
 	@echo "make lock    resolve the dependencies anew: Python's into requirements.lock, Java's into src/livetables/jvm/jars.sha256"
@@ -50,6 +51,13 @@ test:
 check: lint
 	$(BIN)/pytest -m "$(QUICK)"
 
+# The same tests, with the lines that they run counted. Apart: the tracer makes them slower.
+.PHONY: coverage
+coverage: .venv/ready
+	@mkdir -p .cache
+	$(BIN)/coverage run -m pytest -m "$(QUICK)"
+	$(BIN)/coverage report
+
 .PHONY: lint
 lint: .venv/ready
 	$(BIN)/ruff check .
@@ -65,9 +73,10 @@ bench: .venv/ready .jars/ready
 	$(BIN)/python -m bench.swap
 
 .PHONY: chaos
-chaos: .venv/ready .jars/ready $(PAGE)
+chaos: .venv/ready .jars/ready $(PAGE) chromium npm
 	$(BIN)/pytest -m chaos
 	$(BIN)/python -m tests.chaos
+	npm --prefix web run --silent oldest -w e2e
 
 .PHONY: wheel
 wheel: .venv/ready $(PAGE)

@@ -20,9 +20,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table as ScreenTable
 
-from bench.door import Door
 from bench.load import account, count_records, create_topics, send, steady_accounts, user
 from bench.measure import Run
+from bench.measuring_server import MeasuringServer
 from livetables.config.load import load_config
 from livetables.jvm.session import start_session
 from livetables.local.broker import Broker
@@ -62,7 +62,7 @@ def main() -> None:
     arguments = parser.parse_args()
 
     figures: dict[str, Any] = {"cores": os.cpu_count(), "users": arguments.users, "accounts": arguments.accounts}
-    with Broker(heap_megabytes=512) as broker, Door() as door:
+    with Broker(heap_megabytes=512) as broker, MeasuringServer() as server:
         bootstrap = broker.bootstrap_servers
         fill(bootstrap, "full", arguments.users, arguments.accounts)
         fill(bootstrap, "warm", arguments.users // 5, arguments.accounts // 5)
@@ -71,13 +71,13 @@ def main() -> None:
         try:
             for name in WORKLOADS:
                 if name in arguments.only:
-                    figures[name] = workload(spark, bootstrap, door, name, arguments)
+                    figures[name] = workload(spark, bootstrap, server, name, arguments)
             show_workloads(figures)
             if "growth" in arguments.only:
-                figures["growth"] = growth(spark, bootstrap, door, arguments.max_records_per_batch)
+                figures["growth"] = growth(spark, bootstrap, server, arguments.max_records_per_batch)
                 show_growth(figures["growth"])
             if "hot" in arguments.only:
-                figures["hot"] = hot_key(spark, bootstrap, door, arguments)
+                figures["hot"] = hot_key(spark, bootstrap, server, arguments)
                 show_hot_key(figures["hot"])
         finally:
             spark.stop()
@@ -103,13 +103,13 @@ def fill(bootstrap: str, name: str, users: int, accounts: int, versions: int = 1
 
 
 def workload(
-    spark: SparkSession, bootstrap: str, door: Door, name: str, arguments: argparse.Namespace
+    spark: SparkSession, bootstrap: str, server: MeasuringServer, name: str, arguments: argparse.Namespace
 ) -> dict[str, Any]:
     join = WORKLOADS[name]
     limit = arguments.max_records_per_batch
-    backlog_seconds(spark, bootstrap, door, "warm", join, limit, f"{name}: warming up")
+    backlog_seconds(spark, bootstrap, server, "warm", join, limit, f"{name}: warming up")
     accounts = count_records(bootstrap, "full-account")
-    with Run(spark, preset("full", join), bootstrap, limit, door) as run:
+    with Run(spark, preset("full", join), bootstrap, limit, server) as run:
         records = accounts + count_records(bootstrap, "full-user")
         with bar(f"{name}: backlog", records) as advance_to:
             seconds = run.backlog_seconds(records, advance_to)
@@ -154,7 +154,7 @@ def idle_cores(pid: int) -> float:
 def backlog_seconds(
     spark: SparkSession,
     bootstrap: str,
-    door: Door,
+    server: MeasuringServer,
     name: str,
     join: JoinType | None,
     max_records_per_batch: int,
@@ -162,35 +162,39 @@ def backlog_seconds(
 ) -> float:
     records = count_records(bootstrap, f"{name}-user") + count_records(bootstrap, f"{name}-account")
     with (
-        Run(spark, preset(name, join), bootstrap, max_records_per_batch, door) as run,
+        Run(spark, preset(name, join), bootstrap, max_records_per_batch, server) as run,
         bar(title, records) as advance_to,
     ):
         return run.backlog_seconds(records, advance_to)
 
 
-def growth(spark: SparkSession, bootstrap: str, door: Door, max_records_per_batch: int) -> dict[str, dict[int, float]]:
+def growth(
+    spark: SparkSession, bootstrap: str, server: MeasuringServer, max_records_per_batch: int
+) -> dict[str, dict[int, float]]:
     """Microseconds a record, by what the join's cost may depend on."""
     result: dict[str, dict[int, float]] = {"natural by accounts a user": {}, "asof by versions a user": {}}
     for accounts_a_user in (10, 100, 1000):
         name = f"accounts-{accounts_a_user}"
         fill(bootstrap, name, GROWTH_RECORDS // accounts_a_user, GROWTH_RECORDS)
-        seconds = backlog_seconds(spark, bootstrap, door, name, "natural", max_records_per_batch, f"natural: {name}")
+        seconds = backlog_seconds(spark, bootstrap, server, name, "natural", max_records_per_batch, f"natural: {name}")
         result["natural by accounts a user"][accounts_a_user] = seconds / GROWTH_RECORDS * 1e6
     for versions in (1, 3, 10, 30):
         name = f"versions-{versions}"
         fill(bootstrap, name, 1000, GROWTH_RECORDS // 4, versions)
-        seconds = backlog_seconds(spark, bootstrap, door, name, "asof", max_records_per_batch, f"asof: {name}")
+        seconds = backlog_seconds(spark, bootstrap, server, name, "asof", max_records_per_batch, f"asof: {name}")
         result["asof by versions a user"][versions] = seconds / (GROWTH_RECORDS // 4) * 1e6
     return result
 
 
-def hot_key(spark: SparkSession, bootstrap: str, door: Door, arguments: argparse.Namespace) -> dict[str, Any]:
+def hot_key(
+    spark: SparkSession, bootstrap: str, server: MeasuringServer, arguments: argparse.Namespace
+) -> dict[str, Any]:
     """How old the accounts of other keys are on arrival, beside a key that has HOT_RECORDS, in a `left` join."""
     create_topics(bootstrap, "hot-user", "hot-account")
     send(bootstrap, "hot-user", (user(number) for number in range(STEADY_USERS)), lambda _: None)
     send(bootstrap, "hot-account", (account(0, number) for number in range(HOT_RECORDS)), lambda _: None)
     figures: dict[str, Any] = {}
-    with Run(spark, preset("hot", "left"), bootstrap, arguments.max_records_per_batch, door) as run:
+    with Run(spark, preset("hot", "left"), bootstrap, arguments.max_records_per_batch, server) as run:
         with bar("hot: backlog", STEADY_USERS + HOT_RECORDS) as advance_to:
             run.backlog_seconds(STEADY_USERS + HOT_RECORDS, advance_to)
         run.real_time()
@@ -217,7 +221,7 @@ def show_hot_key(figures: dict[str, Any]) -> None:
 
 
 def show_workloads(figures: dict[str, Any]) -> None:
-    shown = ScreenTable(title="pipeline alone, from Kafka's timestamp to the server's door", title_justify="left")
+    shown = ScreenTable(title="pipeline alone, from Kafka's timestamp to the server", title_justify="left")
     columns = ("backlog_rows_per_s", "p50_ms", "p90_ms", "p99_ms", "p100_ms", "boundary_max_ms", "idle_cores")
     for heading in ("workload", "backlog/s", "p50 ms", "p90", "p99", "max", "max with boundaries", "idle cores"):
         shown.add_column(heading, justify="left" if heading == "workload" else "right")

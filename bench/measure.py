@@ -1,4 +1,4 @@
-"""Runs a generation into a door that only measures: how fast a backlog goes through, how old records are on arrival."""
+"""A generation that sends to a server that only measures: how fast a backlog is, how old records are on arrival."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from bench.door import Door
+from bench.measuring_server import MeasuringServer
+from livetables.config.values import PipelineConfig
 from livetables.model.spec import GenerationSpec
 from livetables.pipeline.flow.modes import Mode
 from livetables.pipeline.flow.query import Target, start_generation
+from livetables.pipeline.flow.source import BatchLimit
 
 WAIT_SECONDS = 900.0
 POLL_SECONDS = 0.05
@@ -26,13 +28,18 @@ class Run:
     """One generation from its start, with a checkpoint of its own that is removed with it."""
 
     def __init__(
-        self, spark: SparkSession, spec: GenerationSpec, bootstrap: str, max_records_per_batch: int, door: Door
+        self,
+        spark: SparkSession,
+        spec: GenerationSpec,
+        bootstrap: str,
+        max_records_per_batch: int,
+        server: MeasuringServer,
     ) -> None:
-        self._spark, self._spec, self._bootstrap, self._door = spark, spec, bootstrap, door
+        self._spark, self._spec, self._bootstrap, self._server = spark, spec, bootstrap, server
         self._max_records_per_batch = max_records_per_batch
         self._checkpoint = tempfile.mkdtemp(prefix="livetables-bench-")
         self._begin = time.monotonic()
-        door.get("/reset")
+        server.get("/reset")
         self.query = self._started("micro_batch", 300)
 
     def _started(self, mode: Mode, batch_seconds: int) -> StreamingQuery:
@@ -42,9 +49,9 @@ class Run:
             generation="bench",
             kafka_properties={"bootstrap.servers": self._bootstrap},
             checkpoint=self._checkpoint,
-            target=Target(self._door.url, "none", next(RUNS)),
+            target=Target(self._server.url, "none", next(RUNS)),
             mode=mode,
-            max_records_per_batch=self._max_records_per_batch,
+            limit=BatchLimit(self._max_records_per_batch, PipelineConfig().max_megabytes_per_batch * 1024**2),
             batch_seconds=batch_seconds,
         )
 
@@ -58,7 +65,7 @@ class Run:
     def backlog_seconds(self, records: int, progress: Callable[[int], None]) -> float:
         """How long it takes from the start until all records of the backlog, and their joined rows, have arrived."""
         deadline = time.monotonic() + WAIT_SECONDS
-        while (done := self._door.get()["records"]) < records:
+        while (done := self._server.get()["records"]) < records:
             progress(done)
             if (failure := self.query.exception()) is not None:
                 raise failure
@@ -77,10 +84,10 @@ class Run:
         return time.monotonic() - begin
 
     def latency(self, settle_seconds: float, seconds: float) -> dict[str, Any]:
-        """From Kafka's timestamp to the door, for what comes from `settle_seconds` on."""
+        """From Kafka's timestamp to the server, for what comes from `settle_seconds` on."""
         time.sleep(settle_seconds)
-        self._door.get("/sample")
+        self._server.get("/sample")
         time.sleep(seconds)
         if (failure := self.query.exception()) is not None:
             raise failure
-        return self._door.get()
+        return self._server.get()

@@ -58,7 +58,7 @@ class Peer:
                 figures: dict[str, Any] = json.loads(line)
                 return figures
         said = "\n    ".join(lines[-LOG_LINES_SHOWN:])
-        raise SetupError(f"the peer ended with code {ran.returncode}; the last it said:\n    {said}", "use --no-peer")
+        raise SetupError(f"the peer ended with code {ran.returncode}; its last output:\n    {said}", "use --no-peer")
 
 
 def prepared(script: Path) -> Peer:
@@ -69,6 +69,6 @@ def prepared(script: Path) -> Peer:
         pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *PACKAGES]
         for step in ([sys.executable, "-m", "venv", str(ENVIRONMENT)], pip):
             if subprocess.run(step, check=False).returncode:
-                raise SetupError(f"cannot set up the peer's environment {ENVIRONMENT}", "mend it, or use --no-peer")
+                raise SetupError(f"cannot set up the peer's environment {ENVIRONMENT}", "fix it, or use --no-peer")
         ready.touch()
     return Peer(script, python)

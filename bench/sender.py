@@ -8,7 +8,8 @@ import time
 import pyarrow as pa
 
 from livetables.model.change import TableShape
-from livetables.model.wire import FramePart, FrameStream, encode_part
+from livetables.model.wire import FramePart, FrameStream
+from tests.support.frames import encode_part
 from tests.support.server import TOKEN, ServerProcess
 
 HEADERS = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/octet-stream"}

@@ -108,7 +108,7 @@ def evaluation_ms(store: Store, view: ViewOptions) -> float:
     taken = []
     for _ in range(10):
         started = time.perf_counter()
-        store.window(TABLE, view)
+        store.reader.window(TABLE, view)
         taken.append((time.perf_counter() - started) * 1000)
     return round(median(taken), 1)
 

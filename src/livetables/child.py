@@ -33,7 +33,7 @@ def spawn(
     """Starts a process that dies with this one, in a process group of its own so that Ctrl-C does not reach it.
 
     What it says goes to the log; with `stdout` subprocess.PIPE, its standard output is the caller's to read. An OSError
-    tells that it could not be started.
+    says that it could not be started.
 
     Linux signals a child when the *thread* that forked it ends, not only when the whole process does. The thread that
     starts the process therefore also waits for it, and so lives as long as it, whoever calls this and ends before.

@@ -21,7 +21,7 @@ class ServerCertificate:
     key: Path
 
     def __post_init__(self) -> None:
-        """Tell what is wrong with the files; a SetupError names the setting."""
+        """Check the files; a SetupError names the setting."""
         _readable(self.certificate, "server.tls_certificate")
         _readable(self.key, "server.tls_key")
         try:
@@ -96,7 +96,7 @@ def client_context(ca_file: Path | None) -> ssl.SSLContext:
 
 
 def trusted_certificates(ca_file: Path) -> bytes:
-    """The same certificates in PEM form, for gRPC, which tells nothing about those it cannot read."""
+    """The same certificates in PEM form, for gRPC, which reports nothing about those it cannot read."""
     client_context(ca_file)
     return ca_file.read_bytes()
 

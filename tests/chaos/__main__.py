@@ -1,10 +1,14 @@
-"""`python -m tests.chaos`: random control messages, mishaps, kills and swaps at full length, against real processes."""
+"""`python -m tests.chaos`: faults, control messages, mishaps, kills and swaps at full length, against real processes.
+
+`--only` takes scenarios, or kinds of faults. `soak` and `overload` run only if they are named.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
 import random
+import signal
 import sys
 import tempfile
 import time
@@ -13,21 +17,51 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from livetables.local.broker import Broker
+from tests.chaos.faults import FAULTS
+from tests.chaos.faults.fault import Fault
 from tests.chaos.kills import CELLS, SETTINGS, SWAPPING, check_settled, kill_while_switching
 from tests.chaos.messages import run_messages
 from tests.chaos.mishaps import LINGERING, run_mishaps
+from tests.chaos.overload import run_overload
+from tests.chaos.plan import planned
+from tests.chaos.report import Report
+from tests.chaos.run import run_faults
+from tests.chaos.soak import run_soak
+from tests.chaos.subject import running as running_subject
 from tests.chaos.swaps import growth, run_swaps
 from tests.support.system import Feeder, System
 from tests.support.watcher import Watcher
 
-SCENARIOS = ("messages", "mishaps", "kills", "swaps")
+SCENARIOS = ("faults", "messages", "mishaps", "kills", "swaps")
+LONG = ("soak", "overload")
 
 
 def main() -> int:
     arguments = read_arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # with all processes, and what is mounted
     print(f"seed {arguments.seed}", flush=True)
     chance = random.Random(arguments.seed)
     measured: dict[str, object] = {"seed": arguments.seed}
+    is_clean = True
+    kinds = {kind: each for kind, each in FAULTS.items() if kind in arguments.only or "faults" in arguments.only}
+    if kinds:
+        report = faults(arguments.seed, arguments.faults, kinds, arguments.directory)
+        measured["faults"] = report.told()
+        is_clean = report.is_clean
+    if "soak" in arguments.only:
+        soaked = run_soak(
+            arguments.seed,
+            minutes=arguments.minutes,
+            rate=arguments.rate,
+            swap_every_seconds=arguments.swap_every,
+            clients=arguments.clients,
+            plot=arguments.plot,
+            notify=notify,
+        )
+        measured["soak"] = soaked
+        is_clean = is_clean and not soaked["grown"]
+    if "overload" in arguments.only:
+        measured["overload"] = run_overload(arguments.seed, minutes=arguments.minutes, notify=notify)
     if "messages" in arguments.only:
         with running("messages", chance, arguments.directory) as system:
             measured["messages"] = messages(system, arguments.messages, chance)
@@ -47,16 +81,22 @@ def main() -> int:
             notify(f"{name} grew from {before:.1f} to {after:.1f}")
     if arguments.json:
         arguments.json.write_text(json.dumps(measured, indent=2) + "\n")
-    return 1 if grown else 0
+    return 1 if grown or not is_clean else 0
 
 
 def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
-    parser.add_argument("--only", choices=SCENARIOS, nargs="+", default=SCENARIOS)
+    parser.add_argument("--only", choices=[*SCENARIOS, *LONG, *FAULTS], nargs="+", default=SCENARIOS, metavar="NAME")
+    parser.add_argument("--faults", type=int, default=1000, help="how many; about two and a half seconds each")
     parser.add_argument("--seed", type=int, default=random.randrange(2**32))
     parser.add_argument("--messages", type=int, default=50)
     parser.add_argument("--rounds", type=int, default=1, help="how often each process is killed at each moment")
     parser.add_argument("--swaps", type=int, default=30)
+    parser.add_argument("--minutes", type=float, default=60, help="of soak and overload")
+    parser.add_argument("--rate", type=int, default=2000, help="of soak: records a second")
+    parser.add_argument("--swap-every", type=float, default=300, help="of soak: seconds")
+    parser.add_argument("--clients", type=int, default=200, help="of soak")
+    parser.add_argument("--plot", type=Path, help="of soak: draw what was measured into this SVG file")
     parser.add_argument("--directory", type=Path, help="where logs and tables are kept; a temporary one if not given")
     parser.add_argument("--json", type=Path, help="write what was measured to this file")
     return parser.parse_args()
@@ -78,6 +118,16 @@ def running(
             system.start()
             system.wait_for_tables()
             yield system
+
+
+def faults(seed: int, count: int, kinds: Mapping[str, Fault], kept: Path | None) -> Report:
+    """Faults of these kinds, in a row and at once, into one system that is never stopped."""
+    report = Report(seed)
+    with running_subject(random.Random(seed), kept / "faults" if kept else None) as subject:
+        run_faults(subject, planned(seed, count, kinds), report, notify)
+    for line in report.lines():
+        notify(line)
+    return report
 
 
 def messages(system: System, count: int, chance: random.Random) -> dict[str, object]:

@@ -23,7 +23,7 @@ import pytest
 from livetables.cli.latency import latency_lines, latency_object
 from livetables.client import Clock, Latency
 from livetables.client.latency import Percentiles
-from livetables.pipeline.server_client import FlightSink
+from livetables.pipeline.server_client import ServerClient
 from tests.support import frames
 from tests.support.kafka import wait_until
 from tests.support.server import TOKEN, ServerProcess
@@ -44,19 +44,19 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 
 @pytest.fixture
-def sink(server: ServerProcess) -> Iterator[FlightSink]:
+def sink(server: ServerProcess) -> Iterator[ServerClient]:
     sink = server.sink()
     yield sink
     sink.close()
 
 
 @pytest.fixture(autouse=True)
-def generation(sink: FlightSink) -> str:
+def generation(sink: ServerClient) -> str:
     """A generation of the test's own, which is what the tables are."""
     return published(sink, [row(number) for number in range(20)])
 
 
-def published(sink: FlightSink, rows: list[dict[str, Any]]) -> str:
+def published(sink: ServerClient, rows: list[dict[str, Any]]) -> str:
     name = f"g-{uuid4().hex}"
     sink.begin(name, [APPENDS, KEYED])
     sink.put(batch(name, 0, {APPENDS: (rows, []), KEYED: ([row(1)], [])}))
@@ -176,7 +176,7 @@ def test_wrong_sql_is_an_error_that_names_the_cure(server: ServerProcess) -> Non
 
 
 def test_tail_begins_with_the_last_rows_and_goes_on_through_a_swap(
-    server: ServerProcess, sink: FlightSink, generation: str, tmp_path: Path
+    server: ServerProcess, sink: ServerClient, generation: str, tmp_path: Path
 ) -> None:
     with lines_of(server, tmp_path, "tail", "appends", "-n", "2", "--columns", "name,age") as printed:
         assert printed(3) == ["name\tage", "Ann\t48", "Ann\t49"]
@@ -187,7 +187,7 @@ def test_tail_begins_with_the_last_rows_and_goes_on_through_a_swap(
 
 
 def test_tail_as_json_tells_deletes_and_generations(
-    server: ServerProcess, sink: FlightSink, generation: str, tmp_path: Path
+    server: ServerProcess, sink: ServerClient, generation: str, tmp_path: Path
 ) -> None:
     with lines_of(server, tmp_path, "tail", "keyed", "--json") as printed:
         printed(2)
@@ -223,7 +223,7 @@ def test_tail_of_what_is_not_there_names_what_is(server: ServerProcess) -> None:
 
 
 @pytest.fixture
-def sending(server: ServerProcess, sink: FlightSink) -> Callable[[], None]:
+def sending(server: ServerProcess, sink: ServerClient) -> Callable[[], None]:
     """Sends a record that left Spark 400 ms after its Kafka timestamp, to a generation that frames can be sent to."""
     generation = f"g-{uuid4().hex}"
     sink.begin(generation, frames.SHAPES)

@@ -28,7 +28,7 @@ from livetables.model.change import Batch, TableChanges, TableShape
 from livetables.model.errors import ConfigError, LivetablesError, RequestError, SetupError
 from livetables.model.wire import Receipt
 from livetables.pipeline.reporting import status
-from livetables.pipeline.server_client import FlightSink
+from livetables.pipeline.server_client import ServerClient
 from tests.support.kafka import wait_until
 from tests.support.server import TOKEN, ServerProcess, free_port
 
@@ -81,7 +81,7 @@ def connected(server: ServerProcess) -> Iterator[Connection]:
         yield open_connection
 
 
-def put(sink: FlightSink, generation: str, number: int, rows: dict[TableShape, list[dict[str, Any]]]) -> None:
+def put(sink: ServerClient, generation: str, number: int, rows: dict[TableShape, list[dict[str, Any]]]) -> None:
     made = (
         TableChanges(shape.name, pa.Table.from_pylist(each, shape.schema), pa.table({})) for shape, each in rows.items()
     )
@@ -94,7 +94,7 @@ def put(sink: FlightSink, generation: str, number: int, rows: dict[TableShape, l
 class DecidedControl:
     """Stands in for a pipeline that applies every control message: nothing else decides one without Kafka and Spark."""
 
-    def __init__(self, sink: FlightSink) -> None:
+    def __init__(self, sink: ServerClient) -> None:
         self._sink = sink
         self._shapes = status.shapes(load_config(None, {}).spec)
         self._sink.begin("status", self._shapes)
@@ -274,7 +274,7 @@ def test_https_needs_a_certificate_that_is_trusted_and_means_encrypted_flight(ce
 
 
 def test_a_task_that_gives_up_loses_nothing(tmp_path: Path) -> None:
-    async def follow(running: ServerProcess, sink: FlightSink) -> list[list[int]]:
+    async def follow(running: ServerProcess, sink: ServerClient) -> list[list[int]]:
         told = []
         with livetables.connect(running.http, TOKEN) as open_connection:
             async with open_connection.table("accounts_ui").changes() as following:

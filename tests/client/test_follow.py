@@ -18,7 +18,7 @@ from livetables.client import Change, Place, Table, changes, connection
 from livetables.client.flight import Flight
 from livetables.model.change import Batch, TableChanges, TableShape
 from livetables.model.errors import RequestError
-from livetables.pipeline.server_client import FlightSink
+from livetables.pipeline.server_client import ServerClient
 from tests.support import frames
 from tests.support.kafka import wait_until
 from tests.support.server import TOKEN, ServerProcess
@@ -62,6 +62,7 @@ class Follower:
         self._thread.join(timeout=5)
         assert not self._thread.is_alive(), "closing did not end the wait"
         assert self.error is None
+        assert self.changes.checksum_mismatches == 0
 
 
 def check(change: Change) -> None:
@@ -79,7 +80,7 @@ def by_key(rows: pa.Table, key: tuple[str, ...]) -> Rows:
 class Feeding:
     """Sends random batches of every kind of table to generations, which take each other's place."""
 
-    def __init__(self, sink: FlightSink, chance: random.Random) -> None:
+    def __init__(self, sink: ServerClient, chance: random.Random) -> None:
         self._sink = sink
         self._chance = chance
         self._next: dict[str, int] = {}
@@ -123,7 +124,10 @@ class Feeding:
 
 
 @pytest.mark.parametrize("seed", [random.randrange(1_000_000)])
-def test_followers_have_the_tables_through_batches_swaps_restarts_and_kills(server: ServerProcess, seed: int) -> None:
+def test_followers_have_the_tables_through_batches_swaps_restarts_and_kills(
+    server: ServerProcess, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changes, "CHECK_SECONDS", 0.0)  # every answer is compared with its checksum
     chance = random.Random(seed)
     sink = server.sink(patience_seconds=60)
     feeding = Feeding(sink, chance)
@@ -368,7 +372,7 @@ class DamagedFlight:
 
 
 @pytest.fixture
-def way(server: ServerProcess, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[DamagedFlight, FlightSink, Table]]:
+def way(server: ServerProcess, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[DamagedFlight, ServerClient, Table]]:
     sink = server.sink()
     sink.begin("g", [KEYED])
     sink.put(batch("g", 0, {KEYED: (numbered(0, 3), [])}))
@@ -379,7 +383,7 @@ def way(server: ServerProcess, monkeypatch: pytest.MonkeyPatch) -> Iterator[tupl
 
 
 def test_a_damaged_answer_is_noticed_asked_for_again_and_counted(
-    server: ServerProcess, way: tuple[DamagedFlight, FlightSink, Table]
+    server: ServerProcess, way: tuple[DamagedFlight, ServerClient, Table]
 ) -> None:
     flight, sink, table = way
     rows: Rows = {}
@@ -400,7 +404,26 @@ def test_a_damaged_answer_is_noticed_asked_for_again_and_counted(
     ]
 
 
-def test_answers_that_stay_damaged_are_an_error(way: tuple[DamagedFlight, FlightSink, Table]) -> None:
+def test_checksums_are_right_for_a_follower_that_reads_seldom(
+    way: tuple[DamagedFlight, ServerClient, Table], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flight, sink, table = way
+    monkeypatch.setattr(changes, "CHECK_SECONDS", 0.0)
+    rows: Rows = {}
+    with table.changes() as following:
+        next(following).apply_to(rows)
+        for number in range(1, 20):
+            sink.put(batch("g", number, {KEYED: (numbered(number, 4), numbered(number - 1, 1))}))
+        for change in following:
+            change.apply_to(rows)
+            if change.sequence == 19:
+                break
+        assert following.checksum_mismatches == 0
+    assert rows == by_key(table.to_arrow(), KEYED.key)
+    assert all(ticket["checksum"] for ticket in flight.tickets if "after" in ticket)
+
+
+def test_answers_that_stay_damaged_are_an_error(way: tuple[DamagedFlight, ServerClient, Table]) -> None:
     flight, sink, table = way
     with table.changes() as following:
         next(following)
@@ -413,7 +436,7 @@ def test_answers_that_stay_damaged_are_an_error(way: tuple[DamagedFlight, Flight
 
 
 def test_a_checksum_is_asked_for_after_each_snapshot_and_then_now_and_then(
-    way: tuple[DamagedFlight, FlightSink, Table], monkeypatch: pytest.MonkeyPatch
+    way: tuple[DamagedFlight, ServerClient, Table], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flight, sink, table = way
     monkeypatch.setattr(changes, "CHECK_SECONDS", 3_600.0)

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from livetables.config.load import (
-    describe,
     keys_in,
     load_config,
     pipeline_token,
@@ -23,7 +22,8 @@ from livetables.config.load import (
 from livetables.config.values import Config, ControlConfig, GenerationsConfig, PipelineConfig, ServerConfig
 from livetables.model.errors import ConfigError
 from livetables.model.roles import RoleKey
-from livetables.model.spec import Column, GenerationSpec, Table, View, joined_column_names, view_columns
+from livetables.model.spec import Column, GenerationSpec, Retain, Table, View, joined_column_names, view_columns
+from tests.support.toml import describe
 
 USER_COLUMNS = (Column("userId", "string"), Column("name", "string"), Column("email", "string"), Column("age", "int64"))
 ACCOUNT_COLUMNS = (Column("userId", "string"), Column("accountType", "string"), Column("balance", "double"))
@@ -257,6 +257,20 @@ def test_the_environment_overrides_every_setting_of_the_server(tmp_path: Path) -
         dead_letters_megabytes=1,
     )
     assert load(tmp_path, "[server]\nport = 1", **environ).server == server
+
+
+def test_a_table_keeps_everything_unless_it_has_limits(tmp_path: Path) -> None:
+    toml = "[tables.users]\nretain = { rows = 1_000, days = 2, megabytes = 3 }\n[tables.accounts]\nretain = {}"
+    users, accounts = load(tmp_path, toml).spec.tables
+    assert users.retain == Retain(rows=1000, seconds=2 * 24 * 60 * 60, bytes=3 * 1024**2)
+    assert accounts.retain is None
+    assert all(table.retain is None for table in load(tmp_path, "").spec.tables)
+
+
+def test_the_environment_sets_limits_of_tables(tmp_path: Path) -> None:
+    environ = {"LIVETABLES_TABLES_USERS_RETAIN_DAYS": "7"}
+    users, accounts = load(tmp_path, "[tables.users]\nretain = { rows = 9 }", **environ).spec.tables
+    assert (users.retain, accounts.retain) == (Retain(rows=9, seconds=7 * 24 * 60 * 60), None)
 
 
 def test_a_token_file_lies_beside_the_file(tmp_path: Path) -> None:
@@ -743,6 +757,21 @@ ERRORS = {
         'tables.users.strict: must be true or false, not "yes"',
         "write strict = true",
     ),
+    "a limit that is none": (
+        "[tables.users]\nretain = { rows = 0 }",
+        "tables.users.retain.rows: must be a whole number from 1 on, not 0",
+        "write rows = 1 or more",
+    ),
+    "an unknown limit": (
+        "[tables.users]\nretain = { day = 30 }",
+        "tables.users.retain.day: unknown key",
+        'did you mean "days"',
+    ),
+    "limits that are no section": (
+        "[tables.users]\nretain = 30",
+        "tables.users.retain: must be a section, not 30",
+        "write it as [tables.users.retain]",
+    ),
     "unknown timestamp": (
         '[tables.users]\ntimestamp = "now"',
         'tables.users.timestamp: unknown timestamp "now"',
@@ -825,7 +854,7 @@ ERRORS = {
     ),
     "server of another scheme": (
         '[pipeline]\nserver = "http://host:8766"',
-        'pipeline.server: "http://host:8766" is not the address of a Flight door',
+        'pipeline.server: "http://host:8766" is not the address of a Flight endpoint',
         "write grpc://host:port or grpc+tls://host:port",
     ),
     "server without a port": (
@@ -1048,10 +1077,10 @@ def test_a_missing_configuration_file_is_an_error(tmp_path: Path) -> None:
 
 def test_all_problems_of_a_file_are_told_at_once(tmp_path: Path) -> None:
     error = failure(tmp_path, '[tables.users]\ntopc = "x"\n[pipeline]\nshuffle_partitions = 0')
-    assert error.problem.startswith("2 settings do not fit")
+    assert error.problem.startswith("2 invalid settings")
     assert 'tables.users.topc: unknown key; did you mean "topic"?' in error.problem
     assert "pipeline.shuffle_partitions: must be a whole number from 1 on, not 0; write" in error.problem
-    assert error.cure == "mend each as its line says"
+    assert error.cure == "fix each as described"
 
 
 def test_an_unknown_variable_names_the_one_that_is_near() -> None:
@@ -1142,7 +1171,7 @@ def test_a_secret_in_the_wrong_place_is_never_shown(tmp_path: Path, place: str) 
 
 def test_a_password_in_the_address_of_the_server_is_never_shown(tmp_path: Path) -> None:
     error = failure(tmp_path, '[pipeline]\nserver = "grpc://me:s3cret@host:8766"')
-    assert error.problem == "pipeline.server: <redacted> is not the address of a Flight door"
+    assert error.problem == "pipeline.server: <redacted> is not the address of a Flight endpoint"
 
 
 def test_a_secret_spark_setting_is_known_by_its_name(tmp_path: Path) -> None:
@@ -1169,6 +1198,7 @@ def test_a_description_loads_again_as_the_same_configuration(tmp_path: Path) -> 
         start = 2024-05-31T12:00:00+02:00
         strict = true
         timestamp = "arrival"
+        retain = { rows = 5, megabytes = 1 }
         [views.user_account]
         lookback_seconds = 60
         aliases = ["both", "joined"]

@@ -1,4 +1,4 @@
-"""Checks in order: none holds up another, and what they found out is told in words."""
+"""Checks in order: none holds up another, and what they found out is reported in words."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import ExitStack
 import pytest
 
 from livetables.doctor.check import Check, Facts, Finding, examined
-from livetables.doctor.sampling import FOUND_VALUE, Judged, told
+from livetables.doctor.sampling import FOUND_VALUE, Judged, finding_of
 from livetables.formats.json import reason
 from livetables.kafka.clients import Topic
 from livetables.kafka.inspection import last_positions
@@ -79,17 +79,17 @@ def test_a_check_that_fails_by_itself_does_not_end_the_others(facts: Facts) -> N
 
 
 def test_a_column_that_is_always_null_is_compared_with_the_other_fields() -> None:
-    found = told(TABLE, Judged(5, Counter(), Counter({"userid": 5, "other": 1}), ("userId",)))
+    found = finding_of(TABLE, Judged(5, Counter(), Counter({"userid": 5, "other": 1}), ("userId",)))
     assert found.state == "warning"
     assert found.cure == 'tables.users.columns has "userId": did you mean "userid"?'
 
 
 def test_fields_that_are_no_columns_are_no_problem() -> None:
-    assert told(TABLE, Judged(5, Counter(), Counter({"other": 1}), ())).state == "ok"
+    assert finding_of(TABLE, Judged(5, Counter(), Counter({"other": 1}), ())).state == "ok"
 
 
 def test_a_table_without_a_single_row_is_broken() -> None:
-    assert told(TABLE, Judged(0, Counter({"malformed JSON": 3}), Counter(), ())).state == "broken"
+    assert finding_of(TABLE, Judged(0, Counter({"malformed JSON": 3}), Counter(), ())).state == "broken"
 
 
 @pytest.mark.parametrize(

@@ -127,6 +127,7 @@ def writer_to(
             "token_file": str(token_file) if token_file else None,
             "generation": "g",
             "run": 1,
+            "query": "g 1",
             "real_time": real_time,
             "frame_ms": 1,
             "patience_seconds": 5,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from livetables.jvm.java_errors import is_of_checkpoint
+from livetables.jvm.java_errors import is_of_checkpoint, is_of_lost_records
 
 STREAMING = "at org.apache.spark.sql.execution.streaming"
 TASK = f"""
@@ -39,8 +39,25 @@ def test_what_fails_where_a_checkpoint_is_read_is_damage(trace: str) -> None:
         f"java.lang.ArithmeticException: long overflow{TASK}",
         f"org.apache.kafka.common.errors.TimeoutException: no answer{DRIVER}",
         f"java.io.IOException: No space left on device\n{STREAMING}.checkpointing.HDFSMetadataLog.write{DRIVER}",
+        f"java.io.IOException: File too large\n{STREAMING}.checkpointing.HDFSMetadataLog.write{DRIVER}",
         f"java.lang.OutOfMemoryError: Java heap space\n{STREAMING}.state.RocksDB.load{TASK}",
     ],
 )
 def test_what_fails_elsewhere_or_for_want_of_something_is_not(trace: str) -> None:
     assert not is_of_checkpoint(trace)
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        f"java.lang.IllegalStateException: [KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE] Some data may be lost{TASK}",
+        f"org.apache.kafka.clients.consumer.OffsetOutOfRangeException: Fetch position 68 is out of range{TASK}",
+    ],
+)
+def test_records_that_kafka_no_longer_has_are_recognised_in_both_modes(trace: str) -> None:
+    assert is_of_lost_records(trace)
+    assert not is_of_checkpoint(trace)
+
+
+def test_a_kafka_that_does_not_answer_has_lost_nothing() -> None:
+    assert not is_of_lost_records(f"org.apache.kafka.common.errors.TimeoutException: no answer{DRIVER}")

@@ -1,7 +1,7 @@
 """Secured brokers through everything that talks to Kafka: topics, the control topic, Spark's source, the orchestrator.
 
-One broker has all doors. Clients are configured as people do it: properties pasted into TOML or kept in a file of their
-own, secrets in the environment or in files.
+One broker has all listeners. Clients are configured as people do it: properties pasted into TOML or kept in a file of
+their own, secrets in the environment or in files.
 """
 
 from __future__ import annotations
@@ -226,11 +226,11 @@ def told_of(problem: object) -> str:
         ),
         (
             lambda it: {**it.sasl_ssl(login("PLAIN"), "JKS"), "ssl.truststore.password": WRONG},
-            r"Password verification failed; mend the kafka",
+            r"Password verification failed; fix the kafka",
         ),
         (
             lambda it: {**it.sasl_ssl(login("PLAIN")), "ssl.truststore.location": "/not/there.pem"},
-            r"no such file /not/there\.pem; mend the kafka",
+            r"no such file /not/there\.pem; fix the kafka",
         ),
         (
             lambda it: {"bootstrap.servers": it.broker.sasl_ssl, "security.protocol": "PLAINTEXT"},

@@ -116,7 +116,7 @@ def test_topics_are_looked_at_together_and_none_spoils_another(broker: Broker, t
     assert isinstance(seen[there], Topic)
     # Neither is passing: only somebody who creates or names a topic helps.
     assert seen[missing] == TopicProblem(f'topic "{missing}" does not exist; create it, or name one that exists')
-    assert seen[illegal] == TopicProblem('"no topic!" is no name of a topic; use 1 to 249 of A-Z a-z 0-9 . _ -')
+    assert seen[illegal] == TopicProblem('"no topic!" is not a valid topic name; use 1 to 249 of A-Z a-z 0-9 . _ -')
 
 
 def test_no_names_are_no_topics(topics: KafkaTopics) -> None:

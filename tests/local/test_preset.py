@@ -53,14 +53,14 @@ def up(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory)
     presets = [argument for name in request.param for argument in ("--preset", name)]
     with Up(tmp_path_factory.mktemp("up"), *presets, "--origin", PAGE, settings=SETTINGS) as system:
         system.wait_ready()
-        kafka = system.told()["addresses"]["kafka"]
+        kafka = system.facts()["addresses"]["kafka"]
         for topic, records in (("user", USERS), ("account", ACCOUNTS)):
             produce(kafka, [Record(topic, 0, json.dumps(value).encode(), time) for time, value in records])
         yield system
 
 
 def connected(up: Up) -> livetables.Connection:
-    told = up.told()
+    told = up.facts()
     return livetables.connect(told["addresses"]["http"], told["token"])
 
 
@@ -113,7 +113,7 @@ def status(address: str, token: str, origin: str) -> int:
 
 
 def test_the_page_of_the_command_line_may_ask_and_others_may_not(up: Up) -> None:
-    told = up.told()
+    told = up.facts()
     address, token = told["addresses"]["http"], told["token"]
     assert status(address, token, PAGE) == 200
     assert status(address, token, "http://localhost:4201") == 403

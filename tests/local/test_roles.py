@@ -32,7 +32,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
 
 
 def http_client(up: Up, token: str) -> HttpClient:
-    return HttpClient(up.told()["addresses"]["http"], token)
+    return HttpClient(up.facts()["addresses"]["http"], token)
 
 
 def test_the_pipeline_writes_with_a_key_that_was_made_for_it(up: Up) -> None:
@@ -42,7 +42,7 @@ def test_the_pipeline_writes_with_a_key_that_was_made_for_it(up: Up) -> None:
             http_client(up, token).post("/api/frames", {})
     made = [
         value
-        for pid in (up.told()["pids"]["server"], up.told()["pids"]["pipeline"])
+        for pid in (up.facts()["pids"]["server"], up.facts()["pids"]["pipeline"])
         for name, _, value in (each.partition("=") for each in Path(f"/proc/{pid}/environ").read_text().split("\0"))
         if name == "LIVETABLES_PIPELINE_TOKEN"
     ]

@@ -16,7 +16,8 @@ import pytest
 
 from livetables.local.ports import LOOPBACK, free_ports
 from livetables.model.joins import JoinType
-from livetables.pipeline.server_client import FlightSink, NoAnswerError
+from livetables.pipeline.server_client import ServerClient
+from livetables.pipeline.table_server import NoAnswerError
 from tests.support.certificates import STORE_PASSWORD, Authority
 from tests.support.kafka import unique_topic
 from tests.support.pipeline import Stage, random_records
@@ -99,7 +100,7 @@ class Secured:
     def rows(self, table: str, generation: str | None = None) -> list[dict[str, Any]]:
         """A table, as the oracle's comparison reads it."""
         assert generation is None, "the server shows what is published"
-        sink = FlightSink(self.up.told()["addresses"]["flight"], SERVER_KEY, patience_seconds=0)
+        sink = ServerClient(self.up.facts()["addresses"]["flight"], SERVER_KEY, patience_seconds=0)
         try:
             found = sink.table(table)
         except NoAnswerError:

@@ -46,7 +46,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
 
 
 def http_client(up: Up) -> HttpClient:
-    told = up.told()
+    told = up.facts()
     token = told["token"] or Path(told["token_file"]).read_text().split()[0]
     return HttpClient(told["addresses"]["http"], token, ca_file=Path(told["ca_file"]))
 
@@ -68,7 +68,7 @@ def wait_moving(up: Up) -> None:
 
 def wait_back(up: Up, name: str, pid: int) -> None:
     def is_back() -> bool:
-        pids: dict[str, int] = up.told()["pids"]
+        pids: dict[str, int] = up.facts()["pids"]
         return name in pids and pids[name] != pid
 
     up.wait(is_back, f"the {name} is back")
@@ -82,7 +82,7 @@ def control(up: Up, *arguments: str) -> tuple[int, dict[str, Any]]:
 
 
 def test_it_shows_its_steps_one_url_and_the_key(up: Up) -> None:
-    told = up.told()
+    told = up.facts()
     steps = up.steps()
     assert told["addresses"]["http"].startswith("https://127.0.0.1:")
     assert told["addresses"]["flight"].startswith("grpc+tls://127.0.0.1:")
@@ -97,7 +97,7 @@ def test_rows_move(up: Up) -> None:
 
 
 def test_the_key_is_in_no_process_list(up: Up) -> None:
-    token = up.told()["token"]
+    token = up.facts()["token"]
     pids = {up.pid, *descendants(up.pid)}
     assert len(pids) >= 5  # the supervisor, the broker, the server, the pipeline and its JVM
     assert [pid for pid in pids if token.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()] == []
@@ -107,7 +107,7 @@ def test_the_status_tells_every_address_and_what_is_live(up: Up) -> None:
     done = up.run("status", "--json")
     assert done.returncode == 0, done.stderr
     status = json.loads(done.stdout)
-    assert status["addresses"] == up.told()["addresses"]
+    assert status["addresses"] == up.facts()["addresses"]
     assert status["state"] == "live"
     assert status["orchestrator"]["usersTopic"] == "user"
     assert [each["state"] for each in status["history"]] == ["live"]
@@ -120,21 +120,21 @@ def test_the_status_can_be_read_by_people(up: Up) -> None:
     done = up.run("status")
     assert done.returncode == 0, done.stderr
     assert "users user, accounts account" in done.stdout
-    assert up.told()["token"] not in done.stdout
+    assert up.facts()["token"] not in done.stdout
 
 
 def test_a_second_one_in_the_same_directory_is_told_who_runs(up: Up) -> None:
     done = up.run("up")
     assert done.returncode == 2
     assert f"already, as process {up.pid}" in done.stderr
-    assert up.told()["pids"]
+    assert up.facts()["pids"]
 
 
 def test_the_readme_can_be_followed(up: Up) -> None:
     environment = {
         **up.environment,
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
-        "CURL_CA_BUNDLE": up.told()["ca_file"],
+        "CURL_CA_BUNDLE": up.facts()["ca_file"],
     }
     said: dict[str, str] = {}
     with Reader(up.directory, environment, replaced={". .venv/bin/activate": "true"}) as reader:
@@ -168,25 +168,25 @@ def test_control_goes_back(up: Up) -> None:
 
 
 def test_a_killed_server_comes_back_at_the_same_address(up: Up) -> None:
-    before = up.told()
+    before = up.facts()
     os.kill(before["pids"]["server"], signal.SIGKILL)
     wait_back(up, "server", before["pids"]["server"])
-    assert up.told()["addresses"] == before["addresses"]
+    assert up.facts()["addresses"] == before["addresses"]
     assert "the server was killed by SIGKILL; starting it again in 1 s" in up.steps()
 
 
 @pytest.mark.chaos
 def test_a_killed_pipeline_comes_back(up: Up) -> None:
-    pid = up.told()["pids"]["pipeline"]
+    pid = up.facts()["pids"]["pipeline"]
     os.killpg(pid, signal.SIGKILL)
     wait_back(up, "pipeline", pid)
 
 
 def test_a_killed_broker_comes_back_at_the_same_address(up: Up) -> None:
-    before = up.told()
+    before = up.facts()
     os.kill(before["pids"]["broker"], signal.SIGKILL)
     wait_back(up, "broker", before["pids"]["broker"])
-    assert up.told()["addresses"] == before["addresses"]
+    assert up.facts()["addresses"] == before["addresses"]
 
 
 def test_sigterm_stops_everything(up: Up) -> None:
@@ -224,13 +224,13 @@ def test_started_again_it_resumes_the_generation_that_was_live(up: Up) -> None:
 
 
 def test_a_key_in_a_file_is_nowhere_else(up: Up) -> None:
-    assert up.told()["token"] is None
-    for pid in (up.pid, *up.told()["pids"].values()):
+    assert up.facts()["token"] is None
+    for pid in (up.pid, *up.facts()["pids"].values()):
         assert b"the-first-key" not in Path(f"/proc/{pid}/environ").read_bytes()
 
 
 def test_a_new_key_takes_over_while_everything_runs(up: Up) -> None:
-    before, pids = http_client(up), up.told()["pids"]
+    before, pids = http_client(up), up.facts()["pids"]
     draft = up.directory / "keys.draft"
     draft.write_text("a-second-key\n")
     draft.replace(up.directory / "keys")
@@ -238,7 +238,7 @@ def test_a_new_key_takes_over_while_everything_runs(up: Up) -> None:
     with pytest.raises(RequestError, match="the key is wrong"):
         before.get("/api/tables")
     assert up.run("status").returncode == 0
-    assert up.told()["pids"] == pids
+    assert up.facts()["pids"] == pids
 
 
 def test_a_killed_supervisor_leaves_no_child(up: Up) -> None:

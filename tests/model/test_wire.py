@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from livetables.model.change import Batch, TableChanges, TableShape
+from livetables.model.spec import Retain
 from livetables.model.wire import (
     FramePart,
     FrameStream,
@@ -20,10 +21,10 @@ from livetables.model.wire import (
     decode_shape,
     decode_shapes,
     encode_batch,
-    encode_part,
     encode_shape,
     encode_shapes,
 )
+from tests.support.frames import encode_part
 
 SCHEMA = pa.schema(
     [
@@ -98,7 +99,9 @@ def test_the_arrow_data_is_aligned() -> None:
         TableShape("t", SCHEMA, ("id", "name"), version=("at", "id"), aliases=("user", "ünique")),
         TableShape("log", SCHEMA, ("id",), appends=True),
         TableShape("t", SCHEMA, ("id",), sources=("t",), scope="name", topic="topic"),
+        TableShape("t", SCHEMA, ("id",), sources=("t",), times=("at",), retain=Retain(rows=5, bytes=7)),
         TableShape("v", SCHEMA, ("id",), sources=("a", "b"), scope="name", join="left"),
+        TableShape("v", SCHEMA, ("id",), sources=("a", "b"), times=("at", "at"), sides=(("id",), ("name", "at"))),
     ],
 )
 def test_a_shape_is_the_same_after_the_wire(shape: TableShape) -> None:

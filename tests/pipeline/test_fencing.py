@@ -16,7 +16,8 @@ import pytest
 from livetables.model.change import Batch, TableChanges
 from livetables.model.errors import RequestError
 from livetables.model.wire import Holder, Receipt
-from livetables.pipeline.server_client import FencedError, FlightSink, HeldError
+from livetables.pipeline.server_client import ServerClient
+from livetables.pipeline.table_server import FencedError, HeldError
 from livetables.server.storage.holding import SILENT_SECONDS, Holding
 from tests.support.second_pipeline import SHAPE
 from tests.support.server import TOKEN, ServerProcess
@@ -33,7 +34,7 @@ def held(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """A server that pipeline 2 holds."""
     with (
         ServerProcess(tmp_path_factory.mktemp("held")) as server,
-        closing(FlightSink(server.flight, TOKEN, number=2)) as sink,
+        closing(ServerClient(server.flight, TOKEN, number=2)) as sink,
     ):
         sink.begin("g", [SHAPE])
         yield server
@@ -94,7 +95,7 @@ def test_an_old_one_that_wakes_up_writes_nothing_and_is_told_who_holds_the_serve
             assert len(ids) > len(before)
 
 
-CALLS: dict[str, Callable[[FlightSink], object]] = {
+CALLS: dict[str, Callable[[ServerClient], object]] = {
     "begin": lambda sink: sink.begin("g", [SHAPE]),
     "put": lambda sink: sink.put(
         Batch("g", 0, (TableChanges("people", SHAPE.schema.empty_table(), SHAPE.key_schema.empty_table()),))
@@ -112,7 +113,7 @@ CALLS: dict[str, Callable[[FlightSink], object]] = {
 @pytest.mark.parametrize("number", [1, None], ids=["an older number", "no number"])
 def test_every_call_of_another_pipeline_is_refused(held: ServerProcess, call: str, number: int | None) -> None:
     with (
-        closing(FlightSink(held.flight, TOKEN, number=number)) as old,
+        closing(ServerClient(held.flight, TOKEN, number=number)) as old,
         pytest.raises(FencedError, match="belongs to pipeline 2 now: process"),
     ):
         CALLS[call](old)

@@ -1,4 +1,4 @@
-"""The sink's way in: encrypted, trusted by a file, and with a key that may change. A real door, in this process."""
+"""The sink's way in: encrypted, trusted by a file, and with a key that may change. A real server, in this process."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ import pytest
 from livetables.model.change import Batch, TableChanges, TableShape
 from livetables.model.errors import SetupError, SinkError
 from livetables.model.roles import Role
-from livetables.pipeline.server_client import FlightSink, NoAnswerError
+from livetables.pipeline.server_client import ServerClient
+from livetables.pipeline.table_server import NoAnswerError
 from livetables.server.access.key import Key
 from livetables.server.access.logins import Peer
-from livetables.server.api.control_requests import ControlDoor
-from livetables.server.api.flight import FlightDoor
-from livetables.server.api.services import Pulse
+from livetables.server.api.control_requests import ControlQueue
+from livetables.server.api.flight import FlightServer
+from livetables.server.api.services import Backend, Pulse
 from livetables.server.health.metrics import Metrics
 from livetables.server.storage.store import Store
 from livetables.tls import ServerCertificate
@@ -28,7 +29,7 @@ PEOPLE = TableShape("people", pa.schema([("id", pa.int64())]), ("id",))
 
 
 class Server:
-    """A door that can be opened anew at its port, with the same tables, and another certificate."""
+    """A server that can be opened again at its port, with the same tables, and another certificate."""
 
     def __init__(self) -> None:
         self.store = Store(None)
@@ -36,20 +37,16 @@ class Server:
         self.port = 0
 
     def open(self, shown: Certificate | None = None) -> None:
-        self.door = FlightDoor(
+        self.flight = FlightServer(
             "127.0.0.1",
             self.port,
-            store=self.store,
-            key=self.key,
-            pulse=Pulse(self.store),
-            control=ControlDoor(),
-            metrics=Metrics(),
+            Backend(self.store, self.key, Pulse(self.store), ControlQueue(), Metrics()),
             certificate=ServerCertificate(shown.certificate, shown.key) if shown else None,
         )
-        self.port = self.door.port
+        self.port = self.flight.port
 
     def close(self) -> None:
-        self.door.shutdown()
+        self.flight.shutdown()
         self.store.close()
 
 
@@ -64,7 +61,7 @@ def batch(number: int) -> Batch:
     return Batch("g", number, (TableChanges("people", rows, PEOPLE.key_schema.empty_table()),))
 
 
-def deliver(sink: FlightSink, *numbers: int) -> None:
+def deliver(sink: ServerClient, *numbers: int) -> None:
     for number in numbers:
         sink.put(batch(number))
 
@@ -80,7 +77,7 @@ def test_batches_go_to_an_encrypted_server(server: Server, tmp_path: Path) -> No
     authority = certificates.authority(tmp_path)
     server.open(certificates.signed_by(authority, tmp_path))
     for ca_file in (authority.certificate, tmp_path / "signed.pem"):
-        with closing(FlightSink(f"grpc+tls://127.0.0.1:{server.port}", "old", ca_file=ca_file)) as sink:
+        with closing(ServerClient(f"grpc+tls://127.0.0.1:{server.port}", "old", ca_file=ca_file)) as sink:
             assert sink.generations() == ()
 
 
@@ -101,7 +98,7 @@ def test_a_server_that_is_not_trusted_gets_no_key_and_the_cure_is_told(
     ca_file = tmp_path / ca if ca else None
     location = f"{scheme}://{host}:{server.port}"
     with (
-        closing(FlightSink(location, "old", ca_file=ca_file, patience_seconds=0)) as sink,
+        closing(ServerClient(location, "old", ca_file=ca_file, patience_seconds=0)) as sink,
         pytest.raises(NoAnswerError) as told,
     ):
         sink.generations()
@@ -113,7 +110,7 @@ def test_a_plain_server_is_told_from_an_encrypted_one(server: Server, tmp_path: 
     ca_file = certificates.self_signed(tmp_path).certificate
     location = f"grpc+tls://127.0.0.1:{server.port}"
     with (
-        closing(FlightSink(location, "old", ca_file=ca_file, patience_seconds=0)) as sink,
+        closing(ServerClient(location, "old", ca_file=ca_file, patience_seconds=0)) as sink,
         pytest.raises(NoAnswerError) as told,
     ):
         sink.generations()
@@ -122,7 +119,7 @@ def test_a_plain_server_is_told_from_an_encrypted_one(server: Server, tmp_path: 
 
 def test_a_file_that_vouches_for_nobody_is_an_error_at_once(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match="cannot be read: No such file"):
-        FlightSink("grpc+tls://127.0.0.1:1", "old", ca_file=tmp_path / "none.pem")
+        ServerClient("grpc+tls://127.0.0.1:1", "old", ca_file=tmp_path / "none.pem")
 
 
 def test_a_server_that_comes_back_with_a_renewed_certificate_is_trusted_by_the_renewed_file(
@@ -130,10 +127,10 @@ def test_a_server_that_comes_back_with_a_renewed_certificate_is_trusted_by_the_r
 ) -> None:
     shown = certificates.self_signed(tmp_path)
     server.open(shown)
-    with closing(FlightSink(f"grpc+tls://127.0.0.1:{server.port}", "old", ca_file=shown.certificate)) as sink:
+    with closing(ServerClient(f"grpc+tls://127.0.0.1:{server.port}", "old", ca_file=shown.certificate)) as sink:
         sink.begin("g", [PEOPLE])
         deliver(sink, 0)
-        server.door.shutdown()
+        server.flight.shutdown()
         server.open(certificates.self_signed(tmp_path))
         deliver(sink, 1, 2)
     assert delivered(server) == 2
@@ -146,7 +143,7 @@ def test_a_key_that_was_changed_is_read_from_the_file_again_and_nothing_is_lost(
     server.open()
     keys = tmp_path / "keys"
     keys.write_text("old\n")
-    with closing(FlightSink(f"grpc://127.0.0.1:{server.port}", "old", token_file=str(keys))) as sink:
+    with closing(ServerClient(f"grpc://127.0.0.1:{server.port}", "old", token_file=str(keys))) as sink:
         sink.begin("g", [PEOPLE])
         deliver(sink, 0)
         keys.write_text("new\nold\n")
@@ -160,11 +157,11 @@ def test_a_key_that_was_changed_is_read_from_the_file_again_and_nothing_is_lost(
 def test_a_server_that_has_not_read_its_keys_yet_is_waited_for(server: Server, tmp_path: Path) -> None:
     server.open()
     server.key = key = _TurningKey("old", "new")
-    server.door.shutdown()
+    server.flight.shutdown()
     server.open()
     keys = tmp_path / "keys"
     keys.write_text("new\n")
-    with closing(FlightSink(f"grpc://127.0.0.1:{server.port}", "new", token_file=str(keys))) as sink:
+    with closing(ServerClient(f"grpc://127.0.0.1:{server.port}", "new", token_file=str(keys))) as sink:
         assert sink.generations() == ()
     assert key.refused == 2
 
@@ -197,7 +194,7 @@ def test_a_key_that_stays_wrong_is_no_refusal_of_what_was_sent(
         keys.write_text(content)
     with (
         closing(
-            FlightSink(f"grpc://127.0.0.1:{server.port}", "wrong", token_file=str(keys), patience_seconds=0.2)
+            ServerClient(f"grpc://127.0.0.1:{server.port}", "wrong", token_file=str(keys), patience_seconds=0.2)
         ) as sink,
         pytest.raises(NoAnswerError, match=r"server\.token_file") as told,
     ):
@@ -207,6 +204,6 @@ def test_a_key_that_stays_wrong_is_no_refusal_of_what_was_sent(
 
 def test_without_a_file_a_wrong_key_is_an_error_at_once(server: Server) -> None:
     server.open()
-    with closing(FlightSink(f"grpc://127.0.0.1:{server.port}", "wrong")) as sink, pytest.raises(SinkError) as told:
+    with closing(ServerClient(f"grpc://127.0.0.1:{server.port}", "wrong")) as sink, pytest.raises(SinkError) as told:
         sink.generations()
     assert not isinstance(told.value, NoAnswerError)

@@ -20,12 +20,13 @@ from pyarrow import flight
 from livetables.model.change import Batch, TableChanges, TableShape
 from livetables.model.errors import RequestError, SinkError
 from livetables.model.wire import Receipt, SourceReport
-from livetables.pipeline import server_client as flight_sink
-from livetables.pipeline.server_client import DeadLetters, FencedError, FlightSink, NoAnswerError, SinkClosedError
+from livetables.pipeline import server_client
+from livetables.pipeline.server_client import ServerClient
+from livetables.pipeline.table_server import ConnectionClosedError, DeadLetters, FencedError, NoAnswerError
 from livetables.server.access.key import Key
-from livetables.server.api.control_requests import ControlDoor
-from livetables.server.api.flight import FlightDoor
-from livetables.server.api.services import Pulse
+from livetables.server.api.control_requests import ControlQueue
+from livetables.server.api.flight import FlightServer
+from livetables.server.api.services import Backend, Pulse
 from livetables.server.health.metrics import Metrics
 from livetables.server.storage.generation import Frame
 from livetables.server.storage.store import Store
@@ -64,21 +65,13 @@ class Server:
 
     def start(self) -> None:
         self.store = Store(self._path)
-        self.pulse, self.control = Pulse(self.store), ControlDoor()
-        self.door = FlightDoor(
-            "127.0.0.1",
-            self._port,
-            store=self.store,
-            key=Key(TOKEN),
-            pulse=self.pulse,
-            control=self.control,
-            metrics=Metrics(),
-            http_port=HTTP_PORT,
-        )
-        self._port = self.door.port
+        self.pulse, self.control = Pulse(self.store), ControlQueue()
+        backend = Backend(self.store, Key(TOKEN), self.pulse, self.control, Metrics())
+        self.flight = FlightServer("127.0.0.1", self._port, backend, http_port=HTTP_PORT)
+        self._port = self.flight.port
 
     def stop(self) -> None:
-        self.door.shutdown()
+        self.flight.shutdown()
         self.store.close()
 
     @property
@@ -86,7 +79,7 @@ class Server:
         return f"grpc://127.0.0.1:{self._port}"
 
     def rows(self, table: str) -> list[Row]:
-        with self.store.scan(table, Selection()) as reader:
+        with self.store.reader.scan(table, Selection()) as reader:
             rows: list[Row] = reader.read_all().to_pylist()
             return rows
 
@@ -99,8 +92,8 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 
 @pytest.fixture
-def sink(server: Server) -> Iterator[FlightSink]:
-    sink = FlightSink(server.location, TOKEN)
+def sink(server: Server) -> Iterator[ServerClient]:
+    sink = ServerClient(server.location, TOKEN)
     yield sink
     sink.close()
 
@@ -178,9 +171,9 @@ def simple(batch_id: int, rows: int = 1) -> Batch:
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.chaos) for seed in (1, 2))])
-def test_the_server_holds_what_memory_holds(server: Server, sink: FlightSink, seed: int) -> None:
+def test_the_server_holds_what_memory_holds(server: Server, sink: ServerClient, seed: int) -> None:
     memory = MemorySink()
-    sinks: list[FlightSink | MemorySink] = [sink, memory]
+    sinks: list[ServerClient | MemorySink] = [sink, memory]
     for each in sinks:
         each.begin("g", SHAPES)
         each.publish("g")
@@ -192,9 +185,9 @@ def test_the_server_holds_what_memory_holds(server: Server, sink: FlightSink, se
     assert sink.generations()[0].last_batch_id == memory.last_batch_id("g") == 99
 
 
-def test_two_generations_live_side_by_side_until_one_is_dropped(server: Server, sink: FlightSink) -> None:
+def test_two_generations_live_side_by_side_until_one_is_dropped(server: Server, sink: ServerClient) -> None:
     memory = MemorySink()
-    sinks: list[FlightSink | MemorySink] = [sink, memory]
+    sinks: list[ServerClient | MemorySink] = [sink, memory]
     for each in sinks:
         for generation, seed in (("g", 1), ("h", 2)):
             each.begin(generation, SHAPES)
@@ -211,7 +204,7 @@ def test_two_generations_live_side_by_side_until_one_is_dropped(server: Server, 
     assert left.rows == {shape.name: len(memory.rows(shape.name)) for shape in SHAPES}
 
 
-def test_a_batch_that_comes_again_is_ignored(server: Server, sink: FlightSink) -> None:
+def test_a_batch_that_comes_again_is_ignored(server: Server, sink: ServerClient) -> None:
     sink.begin("g", SHAPES)
     sink.publish("g")
     sink.put(simple(0, rows=3))
@@ -219,7 +212,7 @@ def test_a_batch_that_comes_again_is_ignored(server: Server, sink: FlightSink) -
     assert len(server.rows("versioned")) == 3
 
 
-def test_a_gap_is_refused_at_once_with_the_cure(sink: FlightSink) -> None:
+def test_a_gap_is_refused_at_once_with_the_cure(sink: ServerClient) -> None:
     sink.begin("g", SHAPES)
     sink.put(simple(0))
     with pytest.raises(SinkError, match="batch 2 of generation g came where 1 was due") as error:
@@ -228,7 +221,7 @@ def test_a_gap_is_refused_at_once_with_the_cure(sink: FlightSink) -> None:
     assert error.type is SinkError
 
 
-def test_what_was_not_begun_is_refused(sink: FlightSink) -> None:
+def test_what_was_not_begun_is_refused(sink: ServerClient) -> None:
     calls: list[Callable[[], None]] = [lambda: sink.put(simple(0)), lambda: sink.publish("g")]
     for refused in calls:
         with pytest.raises(SinkError, match="generation g was not begun\n  cure: call begin"):
@@ -239,18 +232,20 @@ def test_what_was_not_begun_is_refused(sink: FlightSink) -> None:
 
 
 @pytest.mark.chaos
-def test_a_batch_of_a_hundred_megabytes_passes(server: Server, sink: FlightSink) -> None:
+def test_a_batch_of_a_hundred_megabytes_passes(server: Server, sink: ServerClient) -> None:
     shape = TableShape("wide", pa.schema([("id", pa.int64()), ("text", pa.string())]), ("id",), appends=True)
     rows = pa.table({"id": range(1000), "text": [str(number % 10) * 100_000 for number in range(1000)]}, shape.schema)
     sink.begin("g", [shape])
     sink.publish("g")
     sink.put(Batch("g", 0, (TableChanges("wide", rows, pa.table({})),)))
-    with server.store.scan("wide", Selection()) as reader:
+    with server.store.reader.scan("wide", Selection()) as reader:
         assert reader.read_all() == rows
 
 
-def test_a_batch_too_large_to_send_is_refused_with_the_cure(sink: FlightSink, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flight_sink, "BODY_BYTES_MAX", 1000)
+def test_a_batch_too_large_to_send_is_refused_with_the_cure(
+    sink: ServerClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_client, "BODY_BYTES_MAX", 1000)
     with pytest.raises(SinkError, match=r"too many to send\n  cure: lower pipeline\.max_records_per_batch"):
         sink.put(simple(0))
 
@@ -258,7 +253,7 @@ def test_a_batch_too_large_to_send_is_refused_with_the_cure(sink: FlightSink, mo
 # What it gives back
 
 
-def test_a_status_table_is_read_back_whole(sink: FlightSink) -> None:
+def test_a_status_table_is_read_back_whole(sink: ServerClient) -> None:
     sink.begin("g", [STATUS])
     rows = pa.Table.from_pylist([{"id": number} for number in range(100_000)], SCHEMA)
     sink.put(Batch("g", 0, (TableChanges(STATUS.name, rows, pa.table({})),)))
@@ -269,13 +264,13 @@ def test_a_status_table_is_read_back_whole(sink: FlightSink) -> None:
     assert read["id"].to_pylist() == list(range(100_000))
 
 
-def test_other_tables_are_not_the_pipelines_to_read(sink: FlightSink) -> None:
+def test_other_tables_are_not_the_pipelines_to_read(sink: ServerClient) -> None:
     sink.begin("g", SHAPES)
     sink.publish("g")
     assert sink.table("versioned") is None
 
 
-def test_a_table_that_is_not_there_or_not_published_is_none(sink: FlightSink) -> None:
+def test_a_table_that_is_not_there_or_not_published_is_none(sink: ServerClient) -> None:
     assert sink.table(STATUS.name) is None
     sink.begin("g", [STATUS])
     assert sink.table(STATUS.name) is None
@@ -284,7 +279,7 @@ def test_a_table_that_is_not_there_or_not_published_is_none(sink: FlightSink) ->
 
 
 def test_a_table_is_asked_for_until_the_server_is_there_and_has_time(
-    server: Server, sink: FlightSink, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    server: Server, sink: ServerClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     sink.begin("g", [STATUS])
     sink.publish("g")
@@ -295,28 +290,28 @@ def test_a_table_is_asked_for_until_the_server_is_there_and_has_time(
         server.start()
         assert reading.result(60) == SCHEMA.empty_table()
 
-        scan, is_busy = server.store.scan, threading.Event()
+        scan, is_busy = server.store.reader.scan, threading.Event()
 
         def busy(*_: object) -> object:
-            monkeypatch.setattr(server.store, "scan", scan)
+            monkeypatch.setattr(server.store.reader, "scan", scan)
             is_busy.set()
             raise RequestError("busy", "others are reading", "ask again")
 
-        monkeypatch.setattr(server.store, "scan", busy)
+        monkeypatch.setattr(server.store.reader, "scan", busy)
         assert threads.submit(sink.table, STATUS.name).result(60) == SCHEMA.empty_table()
         assert is_busy.is_set()
 
 
 def test_a_table_that_may_not_be_read_is_an_error_at_once(server: Server) -> None:
     with pytest.raises(SinkError, match="LIVETABLES_TOKEN") as error:
-        FlightSink(server.location, "wr0ng-token").table(STATUS.name)
+        ServerClient(server.location, "wr0ng-token").table(STATUS.name)
     assert error.type is SinkError
 
 
 # When the server is away
 
 
-def test_a_server_that_restarts_loses_nothing_and_doubles_nothing(server: Server, sink: FlightSink) -> None:
+def test_a_server_that_restarts_loses_nothing_and_doubles_nothing(server: Server, sink: ServerClient) -> None:
     memory = MemorySink()
     applied = threading.Semaphore(0)
     memory.begin("g", SHAPES)
@@ -343,7 +338,7 @@ def test_a_server_that_restarts_loses_nothing_and_doubles_nothing(server: Server
 
 
 def test_a_batch_whose_answer_was_lost_is_not_applied_twice(
-    server: Server, sink: FlightSink, monkeypatch: pytest.MonkeyPatch
+    server: Server, sink: ServerClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink.begin("g", SHAPES)
     put, answers = server.store.put, []
@@ -360,7 +355,9 @@ def test_a_batch_whose_answer_was_lost_is_not_applied_twice(
     assert server.store.unknown_fields == {("versioned", "odd"): 1}
 
 
-def test_a_server_that_fails_is_asked_again(server: Server, sink: FlightSink, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_fails_is_asked_again(
+    server: Server, sink: ServerClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sink.begin("g", SHAPES)
     put = server.store.put
 
@@ -379,11 +376,11 @@ def test_a_server_that_fails_for_long_did_not_refuse(server: Server, monkeypatch
 
     monkeypatch.setattr(server.store, "put", failing)
     with pytest.raises(NoAnswerError, match="no space left on device\n  cure: look into the server's log"):
-        FlightSink(server.location, TOKEN, patience_seconds=0.2).put(simple(0))
+        ServerClient(server.location, TOKEN, patience_seconds=0.2).put(simple(0))
 
 
 def test_a_server_that_starts_late_is_waited_for(
-    server: Server, sink: FlightSink, caplog: pytest.LogCaptureFixture
+    server: Server, sink: ServerClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     server.stop()
     with ThreadPoolExecutor() as threads:
@@ -395,7 +392,7 @@ def test_a_server_that_starts_late_is_waited_for(
 
 
 def test_a_server_that_is_never_there_is_an_error_when_patience_ends(nowhere: str) -> None:
-    sink = FlightSink(nowhere, TOKEN, patience_seconds=0.5)
+    sink = ServerClient(nowhere, TOKEN, patience_seconds=0.5)
     started = time.monotonic()
     with pytest.raises(NoAnswerError, match=f"the server at {nowhere} does not answer") as error:
         sink.publish("g")
@@ -405,7 +402,7 @@ def test_a_server_that_is_never_there_is_an_error_when_patience_ends(nowhere: st
 
 
 def test_a_server_that_says_nothing_is_an_error_too(silence: str) -> None:
-    sink = FlightSink(silence, TOKEN, call_seconds_max=0.2, patience_seconds=0.5)
+    sink = ServerClient(silence, TOKEN, call_seconds_max=0.2, patience_seconds=0.5)
     with pytest.raises(NoAnswerError, match="does not answer"):
         sink.put(simple(0))
 
@@ -413,20 +410,38 @@ def test_a_server_that_says_nothing_is_an_error_too(silence: str) -> None:
 @pytest.mark.parametrize("use", ["publish", "table"])
 @pytest.mark.parametrize("place", ["nowhere", "silence"])
 def test_close_ends_a_wait_at_once(place: str, use: str, request: pytest.FixtureRequest) -> None:
-    sink = FlightSink(request.getfixturevalue(place), TOKEN)
+    location = request.getfixturevalue(place)
+    sink = ServerClient(location, TOKEN)
     with ThreadPoolExecutor() as threads:
         waiting = [threads.submit(getattr(sink, use), "g") for _ in range(2)]
-        wait_until(lambda: any(thread.name == f"flight-{use}" for thread in threading.enumerate()), "it tries")
+        wait_until(lambda: any(thread.name == f"calls-{location}" for thread in threading.enumerate()), "it tries")
         sink.close()
         for each in waiting:
-            with pytest.raises(SinkClosedError, match="the sink was closed"):
+            with pytest.raises(ConnectionClosedError, match="the connection to the server was closed"):
                 each.result(30)
-    with pytest.raises(SinkClosedError, match="the sink was closed"):
+    with pytest.raises(ConnectionClosedError, match="the connection to the server was closed"):
         getattr(sink, use)("g")
 
 
+def workers(location: str) -> int:
+    return sum(thread.name == f"calls-{location}" for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_one_thread_makes_all_calls_and_ends_with_the_client(server: Server, is_closed: bool) -> None:
+    client = ServerClient(server.location, TOKEN)
+    with ThreadPoolExecutor() as threads:
+        for _ in range(3):
+            assert [each.result(60) for each in [threads.submit(client.generations) for _ in range(4)]] == [()] * 4
+            assert workers(server.location) == 1
+    if is_closed:
+        client.close()
+    del client
+    wait_until(lambda: not workers(server.location), "its thread has ended")
+
+
 def test_what_is_only_good_now_is_not_tried_again(nowhere: str) -> None:
-    sink = FlightSink(nowhere, TOKEN)
+    sink = ServerClient(nowhere, TOKEN)
     started = time.monotonic()
     for call in (
         lambda: sink.report("g", []),
@@ -442,7 +457,7 @@ def test_what_is_only_good_now_is_not_tried_again(nowhere: str) -> None:
 
 
 def test_a_wrong_token_is_an_error_at_once_and_never_shown(server: Server) -> None:
-    wrong = FlightSink(server.location, "wr0ng-token")
+    wrong = ServerClient(server.location, "wr0ng-token")
     with pytest.raises(SinkError, match="LIVETABLES_TOKEN") as error:
         wrong.begin("g", SHAPES)
     assert "wr0ng-token" not in f"{error.value!r} {error.value} {wrong!r}"
@@ -452,20 +467,20 @@ def test_a_wrong_token_is_an_error_at_once_and_never_shown(server: Server) -> No
 @pytest.mark.parametrize("token", ["clé", "two\nlines"])
 def test_a_token_that_no_header_can_carry_is_refused(token: str) -> None:
     with pytest.raises(SinkError, match="LIVETABLES_TOKEN") as error:
-        FlightSink("grpc://127.0.0.1:1", token)
+        ServerClient("grpc://127.0.0.1:1", token)
     assert token not in str(error.value)
 
 
 @pytest.mark.parametrize("location", ["", "127.0.0.1:8000", "http://127.0.0.1:8000"])
 def test_what_is_no_address_is_refused(location: str) -> None:
     with pytest.raises(SinkError, match="grpc://host:port"):
-        FlightSink(location, TOKEN)
+        ServerClient(location, TOKEN)
 
 
 # What else the pipeline and the server tell each other
 
 
-def test_a_report_reaches_the_server(server: Server, sink: FlightSink) -> None:
+def test_a_report_reaches_the_server(server: Server, sink: ServerClient) -> None:
     sink.begin("g", SHAPES)
     sink.publish("g")
     sink.report("g", [SourceReport("plain", "a", 12), SourceReport("log", "b", 0)])
@@ -477,7 +492,7 @@ def test_a_report_reaches_the_server(server: Server, sink: FlightSink) -> None:
     ]
 
 
-def test_a_problem_reaches_the_server_and_ends_with_the_next_report(server: Server, sink: FlightSink) -> None:
+def test_a_problem_reaches_the_server_and_ends_with_the_next_report(server: Server, sink: ServerClient) -> None:
     sink.begin("g", SHAPES)
     sink.publish("g")
     sink.report("g", [SourceReport("plain", "a", 0)], "topic a was deleted")
@@ -487,7 +502,7 @@ def test_a_problem_reaches_the_server_and_ends_with_the_next_report(server: Serv
     assert server.pulse.status().state == "live"
 
 
-def test_control_messages_come_and_their_outcome_goes_back(server: Server, sink: FlightSink) -> None:
+def test_control_messages_come_and_their_outcome_goes_back(server: Server, sink: ServerClient) -> None:
     assert sink.control_requests(0) == ()
     fields: dict[str, Any] = {"joinType": "left", "nested": {"n": [1, None, "ü"]}}
     with ThreadPoolExecutor() as threads:
@@ -509,33 +524,33 @@ def test_control_messages_come_and_their_outcome_goes_back(server: Server, sink:
 # What the real-time engine asks for
 
 
-def test_begin_tells_where_to_send_frames(sink: FlightSink) -> None:
+def test_begin_tells_where_to_send_frames(sink: ServerClient) -> None:
     assert sink.begin("g", SHAPES) == f"http://127.0.0.1:{HTTP_PORT}"
 
 
-def test_a_pipeline_that_was_taken_over_is_fenced(server: Server, sink: FlightSink) -> None:
+def test_a_pipeline_that_was_taken_over_is_fenced(server: Server, sink: ServerClient) -> None:
     assert sink.start_pipeline() == 1
     sink.begin("g", SHAPES)
-    other = FlightSink(server.location, TOKEN)
+    other = ServerClient(server.location, TOKEN)
     assert other.start_pipeline() == 2
     with pytest.raises(FencedError, match=r"pipeline 1 asks.*pipeline 2") as refused:
         sink.publish("g")
     assert "another pipeline has taken over" in refused.value.cure
     other.publish("g")
-    plain = FlightSink(server.location, TOKEN)
+    plain = ServerClient(server.location, TOKEN)
     assert [each.name for each in plain.generations()] == ["g"]
     for each in (other, plain):
         each.close()
 
 
 def test_a_server_that_lost_its_store_takes_over_the_number(server: Server) -> None:
-    known = FlightSink(server.location, TOKEN, number=7)
+    known = ServerClient(server.location, TOKEN, number=7)
     known.begin("g", SHAPES)
-    assert server.store.start_pipeline() == 8
+    assert server.store.fencing.start_pipeline() == 8
     known.close()
 
 
-def test_positions_and_sequence_come_from_frames(server: Server, sink: FlightSink) -> None:
+def test_positions_and_sequence_come_from_frames(server: Server, sink: ServerClient) -> None:
     sink.begin("g", frames.SHAPES)
     assert sink.positions() == {"g": {}}
     records = [frames.Record("users", partition, 4, "a", 0) for partition in (0, 3)]
@@ -548,7 +563,7 @@ def test_positions_and_sequence_come_from_frames(server: Server, sink: FlightSin
     assert stored.records == {"users_ui": 2}
 
 
-def test_dead_letters_are_counted_also_before_a_generation_is_published(server: Server, sink: FlightSink) -> None:
+def test_dead_letters_are_counted_also_before_a_generation_is_published(server: Server, sink: ServerClient) -> None:
     sink.begin("g", frames.SHAPES)
     assert sink.dead_letters("g") == {}
     letters = [{"source": "users_ui", "_id": n, "ts": START, "raw": raw} for n, raw in enumerate([b"", b"[]", None])]

@@ -68,7 +68,7 @@ def _subject(hosts: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Authority:
-    """A certificate authority in a directory: what it signs can be told from what another one does."""
+    """A certificate authority in a directory: what it signs differs from what another one does."""
 
     directory: Path
 

@@ -22,9 +22,10 @@ from typing import Any, Self
 from livetables.jvm.session import start_session
 from livetables.pipeline.flow.modes import Mode
 from livetables.pipeline.flow.query import Target, start_generation
+from livetables.pipeline.flow.source import BatchLimit
 from livetables.pipeline.generations.checkpoints import Checkpoints
 from tests.support.kafka import wait_until
-from tests.support.pipeline import NUMBERS, Served, Stage, preset_spec
+from tests.support.pipeline import BATCH_BYTES, NUMBERS, Served, Stage, preset_spec
 from tests.support.server import TOKEN
 
 POLL_SECONDS = 0.2
@@ -206,7 +207,7 @@ def main(job_file: str) -> None:
             checkpoint=checkpoints.path(generation),
             target=Target(job["url"], TOKEN, run),
             mode=mode,
-            max_records_per_batch=job["max_records"],
+            limit=BatchLimit(job["max_records"], BATCH_BYTES),
             batch_seconds=batch_seconds,
         )
         log("started", mode, "as", run)

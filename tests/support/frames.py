@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ import pyarrow as pa
 from livetables.model.change import TableShape
 from livetables.model.joins import JoinType
 from livetables.model.spec import record_id
-from livetables.model.wire import FramePart, FrameStream, Marks, StreamKind
+from livetables.model.wire import LENGTH, PART_FIELDS, FramePart, FrameStream, Marks, StreamKind
 
 Row = dict[str, Any]
 Emitted = tuple[str, StreamKind, Row]
@@ -47,10 +48,25 @@ UNKNOWN_SCHEMA = pa.schema([("_id", pa.int64()), ("field", pa.string())])
 REMOVED_SCHEMA = pa.schema([("_left_id", pa.int64())])
 
 USERS = TableShape(
-    "users_ui", OWN_SCHEMA, ("_id",), appends=True, sources=("users",), scope="k", topic="user", aliases=("user",)
+    "users_ui",
+    OWN_SCHEMA,
+    ("_id",),
+    appends=True,
+    sources=("users",),
+    scope="k",
+    topic="user",
+    aliases=("user",),
+    times=("ts",),
 )
 ACCOUNTS = TableShape(
-    "accounts_ui", OWN_SCHEMA, ("_id",), appends=True, sources=("accounts",), scope="k", topic="account"
+    "accounts_ui",
+    OWN_SCHEMA,
+    ("_id",),
+    appends=True,
+    sources=("accounts",),
+    scope="k",
+    topic="account",
+    times=("ts",),
 )
 LETTERS = TableShape("dead_letters", DEAD_LETTER_SCHEMA, ("source", "_id"), appends=True)
 
@@ -67,6 +83,8 @@ def view(join: JoinType) -> TableShape:
         sources=("users", "accounts"),
         scope="k",
         join=join,
+        times=("users_ts", "accounts_ts"),
+        sides=(("_left_id", "users_ts"), ("_right_id", "accounts_ts")),
     )
 
 
@@ -91,8 +109,21 @@ def _schema(table: str, kind: StreamKind) -> pa.Schema:
     return STREAM_SCHEMAS.get((table, kind), VIEW_SCHEMA)
 
 
+def encode_part(part: FramePart) -> bytes:
+    """The body that the pipeline's writer, which is in Java, makes of a part."""
+    header = {
+        **{name: getattr(part, name) for name in PART_FIELDS},
+        "streams": [{"table": stream.table, "kind": stream.kind} for stream in part.streams],
+        "lengths": [stream.data.size for stream in part.streams],
+        "marks": part.marks,
+    }
+    text = json.dumps(header).encode()
+    padded = text + b" " * (-(len(text) + LENGTH.size) % 64)  # keeps the Arrow data after it aligned
+    return b"".join([LENGTH.pack(len(padded)), padded, *(stream.data for stream in part.streams)])
+
+
 def part(emitted: Iterable[Emitted] = (), marks: Marks | None = None, **fields: Any) -> FramePart:
-    """A part of a frame: a whole one, unless told otherwise."""
+    """A part of a frame: a whole one by default."""
     values: dict[str, Any] = {
         "generation": "g",
         "run": 1,
@@ -109,7 +140,7 @@ def part(emitted: Iterable[Emitted] = (), marks: Marks | None = None, **fields: 
 
 @dataclass(frozen=True)
 class Record:
-    """A record of a topic. One that is dead is no row; `odd` ones have a field that is no column."""
+    """A record of a topic. A dead one is a dead letter; `odd` ones have a field that is no column."""
 
     source: str  # users or accounts
     partition: int

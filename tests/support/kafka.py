@@ -32,7 +32,7 @@ def unique_topic(prefix: str) -> str:
     return f"{prefix}-{uuid.uuid4().hex[:12]}"
 
 
-# Kafka refuses records of tomorrow, unless it is told not to.
+# Kafka refuses records of tomorrow, unless it is configured not to.
 ANY_TIME = {"message.timestamp.after.max.ms": str(2**63 - 1), "message.timestamp.before.max.ms": str(2**63 - 1)}
 
 

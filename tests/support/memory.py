@@ -81,7 +81,7 @@ class _Generation:
         self.last_batch_id: int | None = None
 
     def apply(self, batch: Batch) -> bool:
-        """Apply a batch, unless it has been applied already; tell which."""
+        """Apply a batch, unless it has been applied already; return whether it was new."""
         if not batch.is_new_after(self.last_batch_id):
             return False
         for changes in batch.changes:

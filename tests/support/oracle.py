@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
@@ -39,6 +39,19 @@ class Sent:
     value: bytes | None
 
 
+@dataclass(frozen=True)
+class Limit:
+    """How much of a table is kept: the newest records by (ts, p, o)."""
+
+    rows: int
+    seconds: int
+
+    def kept(self, side: Side) -> str:
+        return f"""SELECT p, o FROM {side}
+            WHERE ts >= (SELECT max(ts) FROM {side}) - INTERVAL {self.seconds} SECOND
+            ORDER BY ts DESC, p DESC, o DESC LIMIT {self.rows}"""
+
+
 USER = "u.userId, u.name, u.email, u.age"
 JOINED = f"u.p, u.o, a.p, a.o, {USER}, a.accountType, a.balance, u.ts, a.ts"
 LATEST_ACCOUNTS = """(SELECT * FROM accounts WHERE userId IS NOT NULL
@@ -56,7 +69,7 @@ JOINS = {
 class Oracle:
     """The content of every table, as sorted lists of plain tuples."""
 
-    def __init__(self, records: Iterable[Sent]) -> None:
+    def __init__(self, records: Iterable[Sent], limits: Mapping[Side, Limit] | None = None) -> None:
         self.dead: dict[Side, list[Sent]] = {"users": [], "accounts": []}
         self._database = duckdb.connect()
         for side, fields in FIELDS.items():
@@ -79,6 +92,8 @@ class Oracle:
             # As Arrow: row by row takes DuckDB a millisecond each.
             self._database.register("valid", pa.Table.from_pylist(rows[side], pa.schema(list(types.items()))))
             self._database.execute(f"INSERT INTO {side} SELECT * FROM valid")
+        for side, limit in (limits or {}).items():
+            self._database.execute(f"DELETE FROM {side} WHERE (p, o) NOT IN (SELECT p, o FROM ({limit.kept(side)}))")
 
     def table(self, side: Side) -> list[tuple[Any, ...]]:
         return in_order(self._database.execute(f"SELECT p, o, {', '.join(FIELDS[side])}, ts FROM {side}").fetchall())

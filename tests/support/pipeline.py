@@ -9,7 +9,7 @@ import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -18,16 +18,18 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from livetables.model.joins import JoinType
-from livetables.model.spec import Column, GenerationSpec, Table, View, record_position
+from livetables.model.spec import Column, GenerationSpec, Retain, Table, View, record_position
 from livetables.pipeline.flow.modes import Mode
 from livetables.pipeline.flow.plan import shapes
 from livetables.pipeline.flow.query import Target, start_generation
+from livetables.pipeline.flow.source import BatchLimit
 from livetables.pipeline.generations.checkpoints import Checkpoints
 from tests.support.kafka import ANY_TIME, Record, create_topic, produce, unique_topic, wait_until
-from tests.support.oracle import FIELDS, Oracle, Sent, Side, in_order
+from tests.support.oracle import FIELDS, Limit, Oracle, Sent, Side, in_order
 from tests.support.server import TOKEN, ServerProcess
 
 SETTLE_SECONDS = 120.0
+BATCH_BYTES = 512 * 1024**2
 NUMBERS = itertools.count(1)  # of generations, and of the runs of their queries
 USER_COLUMNS = (Column("userId", "string"), Column("name", "string"), Column("email", "string"), Column("age", "int64"))
 ACCOUNT_COLUMNS = (Column("userId", "string"), Column("accountType", "string"), Column("balance", "double"))
@@ -75,8 +77,10 @@ class Served:
         """Fail when what fills it does not work any more."""
 
     def count(self) -> int:
-        """How many records are rows or dead letters."""
+        """How many records are rows or dead letters; where tables have a limit, how many were taken."""
         stored = {each.name: each for each in self._sink.generations()}[self.generation]
+        if any(table.retain for table in self.spec.tables):
+            return sum(stored.records.values())
         return sum(stored.rows[name] for name in [*(table.publish for table in self.spec.tables), "dead_letters"])
 
     def rows(self, table: str, _generation: str | None = None) -> list[dict[str, Any]]:
@@ -125,7 +129,12 @@ class Engine(Served):
         self._kafka_properties = kafka_properties or {"bootstrap.servers": bootstrap}
 
     def start(
-        self, mode: Mode = "micro_batch", *, max_records: int = 10_000, batch_seconds: int = 300
+        self,
+        mode: Mode = "micro_batch",
+        *,
+        max_records: int = 10_000,
+        max_bytes: int = BATCH_BYTES,
+        batch_seconds: int = 300,
     ) -> StreamingQuery:
         """Start the query, or start it again where it was: as the orchestrator does it."""
         self.stop()
@@ -139,7 +148,7 @@ class Engine(Served):
             checkpoint=self._checkpoints.path(self.generation),
             target=Target(self.url, TOKEN, next(NUMBERS)),
             mode=mode,
-            max_records_per_batch=max_records,
+            limit=BatchLimit(max_records, max_bytes),
             batch_seconds=batch_seconds,
         )
         return self.query
@@ -161,6 +170,11 @@ class Engine(Served):
         assert self.query is not None
         return bool(self.query.status["isTriggerActive"])
 
+    def records_in_state(self, table: int) -> int:
+        """How many records of a table the operator keeps, at the end of the last batch."""
+        state = self._spark.read.format("statestore").option("stateVarName", f"rows_{table}")
+        return state.load(str(self._checkpoints.path(self.generation))).count()
+
     def check(self) -> None:
         assert self.query is not None
         failure = self.query.exception()
@@ -178,6 +192,7 @@ class Stage:
     bootstrap: str
     topics: dict[Side, str]
     sent: list[Sent]
+    limits: Mapping[Side, Limit] = field(default_factory=dict)
 
     @classmethod
     def open(cls, bootstrap: str) -> Stage:
@@ -197,7 +212,9 @@ class Stage:
         ]
 
     def spec(self, joins: Sequence[JoinType]) -> GenerationSpec:
-        return preset_spec(self.topics["users"], self.topics["accounts"], joins)
+        spec = preset_spec(self.topics["users"], self.topics["accounts"], joins)
+        retain: dict[str, Retain] = {side: Retain(each.rows, each.seconds) for side, each in self.limits.items()}
+        return replace(spec, tables=tuple(replace(table, retain=retain.get(table.name)) for table in spec.tables))
 
     def engine(self, spark: SparkSession, server: ServerProcess, joins: Sequence[JoinType], checkpoint: Path) -> Engine:
         return Engine(spark, server, self.spec(joins), self.bootstrap, checkpoint)
@@ -227,7 +244,7 @@ class Stage:
 
     def expected(self, views: Mapping[str, JoinType]) -> dict[str, list[tuple[Any, ...]]]:
         """What the oracle says of each table, and of views by name."""
-        oracle = Oracle(self.sent)
+        oracle = Oracle(self.sent, self.limits)
         expected = {f"{side}_ui": oracle.table(side) for side in FIELDS}
         expected |= {view: oracle.join(join) for view, join in views.items()}
         expected["dead_letters"] = in_order(

@@ -13,24 +13,25 @@ import pyarrow as pa
 
 from livetables.model.change import Batch, TableChanges, TableShape
 from livetables.model.errors import SinkError
-from livetables.pipeline.server_client import FlightSink, HeldError
+from livetables.pipeline.server_client import ServerClient
+from livetables.pipeline.table_server import HeldError
 
 SHAPE = TableShape("people", pa.schema([("id", pa.int64())]), ("id",))
 
 
-def tell(event: str, **fields: object) -> None:
+def report(event: str, **fields: object) -> None:
     print(json.dumps({"event": event, **fields}), flush=True)
 
 
 def main() -> None:
     location, key, generation = sys.argv[1:]
-    sink = FlightSink(location, key, patience_seconds=30)
+    sink = ServerClient(location, key, patience_seconds=30)
     while True:
         try:
-            tell("started", number=sink.start_pipeline())
+            report("started", number=sink.start_pipeline())
             break
         except HeldError as error:
-            tell("held", problem=error.problem)
+            report("held", problem=error.problem)
             time.sleep(0.5)
     try:
         sink.begin(generation, [SHAPE])
@@ -40,11 +41,11 @@ def main() -> None:
             rows = pa.table({"id": [batch_id]}, SHAPE.schema)
             sink.put(Batch(generation, batch_id, (TableChanges("people", rows, SHAPE.key_schema.empty_table()),)))
             sink.report(generation, [])
-            tell("put", batch=batch_id)
+            report("put", batch=batch_id)
             batch_id += 1
             time.sleep(0.1)
     except SinkError as error:
-        tell("ended", kind=type(error).__name__, problem=error.problem)
+        report("ended", kind=type(error).__name__, problem=error.problem)
 
 
 if __name__ == "__main__":

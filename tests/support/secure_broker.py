@@ -1,4 +1,4 @@
-"""A real Kafka with a door of every kind: without and with TLS, and to each all mechanisms of SASL.
+"""A real Kafka with a listener of every kind: without and with TLS, and to each all mechanisms of SASL.
 
 bootstrap_servers   open to the tests themselves, which make topics and send records there
 sasl                SASL_PLAINTEXT: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER
@@ -39,14 +39,14 @@ MODULES = {
 
 
 class SecureBroker(Broker):
-    """The broker of tests, with secured doors. `reauthenticate_seconds`: so often must a client show a valid token."""
+    """The broker of tests, with secured listeners. A client must show a valid token every `reauthenticate_seconds`."""
 
     def __init__(self, authority: Authority, endpoint: TokenEndpoint, reauthenticate_seconds: int = 0) -> None:
         super().__init__()
         self._authority = authority
         self._endpoint = endpoint
         self._reauthenticate_seconds = reauthenticate_seconds
-        self._doors = dict(zip(("SASL", "SECURE", "MUTUAL"), free_ports(3), strict=True))
+        self._listeners = dict(zip(("SASL", "SECURE", "MUTUAL"), free_ports(3), strict=True))
         self._key_store = authority.key_store("broker", BROKER_PASSWORD)
         self._trusted = authority.trust_store("PKCS12")
 
@@ -56,15 +56,15 @@ class SecureBroker(Broker):
 
     @property
     def sasl(self) -> str:
-        return f"{HOST}:{self._doors['SASL']}"
+        return f"{HOST}:{self._listeners['SASL']}"
 
     @property
     def sasl_ssl(self) -> str:
-        return f"{HOST}:{self._doors['SECURE']}"
+        return f"{HOST}:{self._listeners['SECURE']}"
 
     @property
     def ssl(self) -> str:
-        return f"{HOST}:{self._doors['MUTUAL']}"
+        return f"{HOST}:{self._listeners['MUTUAL']}"
 
     def set_scram_password(self, password: str) -> None:
         """Give the user another one, for both mechanisms."""
@@ -78,7 +78,7 @@ class SecureBroker(Broker):
         settings = super()._settings(data, ports)
         protocols = {"SASL": "SASL_PLAINTEXT", "SECURE": "SASL_SSL", "MUTUAL": "SSL"}
         settings["listeners"] = ",".join(
-            [str(settings["listeners"]), *(f"{name}://{HOST}:{port}" for name, port in self._doors.items())]
+            [str(settings["listeners"]), *(f"{name}://{HOST}:{port}" for name, port in self._listeners.items())]
         )
         settings["listener.security.protocol.map"] = ",".join(
             [str(settings["listener.security.protocol.map"]), *(f"{name}:{p}" for name, p in protocols.items())]
@@ -95,8 +95,8 @@ class SecureBroker(Broker):
             "sasl.oauthbearer.expected.audience": AUDIENCE,
             "sasl.oauthbearer.clock.skew.seconds": 0,
         }
-        for door in ("sasl", "secure"):
-            prefix = f"listener.name.{door}"
+        for listener in ("sasl", "secure"):
+            prefix = f"listener.name.{listener}"
             settings |= {
                 f"{prefix}.sasl.enabled.mechanisms": MECHANISMS,
                 f"{prefix}.plain.sasl.jaas.config": f'{MODULES["PLAIN"]} required user_{USER}="{PASSWORD}";',

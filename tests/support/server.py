@@ -22,9 +22,10 @@ from pyarrow import flight
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
-from livetables.model.wire import FramePart, encode_part
-from livetables.pipeline.server_client import FlightSink
+from livetables.model.wire import FramePart
+from livetables.pipeline.server_client import ServerClient
 from livetables.server.viewports.viewport import Patch
+from tests.support.frames import encode_part
 from tests.support.windows import patched
 
 TOKEN = "a-key-for-tests"  # noqa: S105
@@ -65,6 +66,10 @@ class ServerProcess:
         assert self._process
         return self._process.pid
 
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
     def start(self) -> None:
         environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("LIVETABLES_")},
@@ -95,8 +100,8 @@ class ServerProcess:
     def log(self) -> str:
         return (self._directory / "server.log").read_text()
 
-    def sink(self, patience_seconds: float = 30) -> FlightSink:
-        return FlightSink(self.flight, TOKEN, patience_seconds=patience_seconds)
+    def sink(self, patience_seconds: float = 30) -> ServerClient:
+        return ServerClient(self.flight, TOKEN, patience_seconds=patience_seconds)
 
     def relays(self) -> list[int]:
         """The process ids of its relays: it starts no other processes."""

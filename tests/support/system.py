@@ -19,13 +19,13 @@ from types import TracebackType
 from typing import Any
 
 import pyarrow as pa
-from confluent_kafka import KafkaError, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka import Message as KafkaMessage
 from pyarrow import flight
 
 from livetables.local.broker import Broker
 from livetables.model.joins import JoinType
-from tests.support.kafka import Record, create_topic, delete_topic, produce, unique_topic
+from tests.support.kafka import ANY_TIME, Record, create_topic, delete_topic, produce, unique_topic
 from tests.support.oracle import Sent, Side
 from tests.support.pipeline import Stage
 from tests.support.server import TOKEN, ServerProcess
@@ -80,7 +80,7 @@ class PipelineProcess:
             **{name: value for name, value in os.environ.items() if not name.startswith("LIVETABLES_")},
             **self._settings,
             "SPARK_LOCAL_DIRS": str(self._scratch),
-            "JAVA_TOOL_OPTIONS": f"-Djava.io.tmpdir={self._scratch}",
+            "JAVA_TOOL_OPTIONS": f"-Djava.io.tmpdir={self._scratch} -XX:ErrorFile={self._scratch}/crashed.log",
         }
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -131,6 +131,7 @@ class LiveTopic:
     name: str
     sent: list[Sent] = field(default_factory=list)
     incarnation: int = 1
+    partitions: int = 2
 
     @property
     def mark(self) -> str:
@@ -144,7 +145,7 @@ class LiveTopic:
     def records(self, values: Iterable[bytes | None], chance: random.Random) -> list[Record]:
         """Records for any of its partitions, with times in any order."""
         return [
-            Record(self.name, chance.randrange(2), value, 1_700_000_000_000 + chance.randrange(60_000))
+            Record(self.name, chance.randrange(self.partitions), value, 1_700_000_000_000 + chance.randrange(60_000))
             for value in values
         ]
 
@@ -156,7 +157,7 @@ class LiveTopic:
         delete_topic(self.bootstrap, self.name)
 
     def create_again(self) -> None:
-        create_topic(self.bootstrap, self.name)
+        create_topic(self.bootstrap, self.name, config=ANY_TIME)
         self.sent.clear()
         self.incarnation += 1
 
@@ -187,7 +188,14 @@ class Pointing:
 class System:
     """A broker, a server, a pipeline, and topics for them. Every process can be killed and started again."""
 
-    def __init__(self, directory: Path, broker: Broker, chance: random.Random, settings: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        broker: Broker,
+        chance: random.Random,
+        settings: Mapping[str, str],
+        server_settings: Mapping[str, str] | None = None,
+    ) -> None:
         self.directory, self.broker, self.chance = directory, broker, chance
         self.control_topic = unique_topic("control")
         self.control_values: list[bytes | None] = []
@@ -195,7 +203,7 @@ class System:
         create_topic(self.bootstrap, self.control_topic, partitions=1)
         self.configured = Pointing(self.new_topic("users").name, self.new_topic("accounts").name, "left")
         self.now = self.configured  # what the tables should be, by what was sent
-        self.server = ServerProcess(directory)
+        self.server = ServerProcess(directory, server_settings)
         self.pipeline = PipelineProcess(
             directory,
             {
@@ -221,7 +229,7 @@ class System:
     def new_topic(self, side: Side, count: int = 60) -> LiveTopic:
         """A topic with records."""
         topic = LiveTopic(self.bootstrap, side, unique_topic(side))
-        create_topic(self.bootstrap, topic.name)
+        create_topic(self.bootstrap, topic.name, config=ANY_TIME)
         self.topics[topic.name] = topic
         topic.send(marked_values(topic, self.chance, count), self.chance)
         return topic
@@ -368,10 +376,13 @@ class System:
 
 
 class Feeder:
-    """Sends records to all topics of a system, all the time, but while it is paused."""
+    """Sends records to all topics of a system, or to those that it is told, all the time, but while it is paused."""
 
-    def __init__(self, system: System, seed: int, seconds: float = 0.1) -> None:
+    def __init__(
+        self, system: System, seed: int, seconds: float = 0.1, topics: Callable[[], Iterable[str]] | None = None
+    ) -> None:
         self.failure: BaseException | None = None
+        self._topics = topics or (lambda: list(system.topics))
         self._system, self._seconds = system, seconds
         self._chance = random.Random(seed)
         # One for all the time: to make one takes longer than the pauses that a watcher should see.
@@ -400,8 +411,8 @@ class Feeder:
         while not self._closing.wait(self._seconds):
             try:
                 with self._sending:
-                    for topic in list(self._system.topics.values()):
-                        self._send(topic)
+                    for name in self._topics():
+                        self._send(self._system.topics[name])
                     assert self._producer.flush(WAIT_SECONDS) == 0, "not all records were acknowledged"
             except BaseException as failure:
                 self.failure = failure
@@ -416,6 +427,20 @@ class Feeder:
             assert offset is not None
             topic.add(record, offset)
 
-        self._producer.produce(
-            record.topic, record.value, None, record.partition, timestamp=record.timestamp_ms, on_delivery=delivered
-        )
+        while True:
+            try:
+                self._producer.produce(
+                    record.topic,
+                    record.value,
+                    None,
+                    record.partition,
+                    timestamp=record.timestamp_ms,
+                    on_delivery=delivered,
+                )
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError._UNKNOWN_PARTITION:
+                    raise
+                self._producer.list_topics(record.topic, timeout=WAIT_SECONDS)  # it was added a moment ago
+                time.sleep(POLL_SECONDS)
+            else:
+                return

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from livetables.model.change import Batch, TableChanges, TableShape
-from livetables.pipeline.server_client import FlightSink
+from livetables.pipeline.server_client import ServerClient
 from tests.support.kafka import wait_until
 from tests.support.server import ServerProcess
 from tests.support.watcher import TABLES, Watcher
@@ -25,7 +25,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 
 @pytest.fixture
-def sink(server: ServerProcess) -> Iterator[FlightSink]:
+def sink(server: ServerProcess) -> Iterator[ServerClient]:
     """A way to the server, which serves tables that are in order."""
     sink = server.sink()
     for generation in sink.generations():
@@ -35,14 +35,14 @@ def sink(server: ServerProcess) -> Iterator[FlightSink]:
     sink.close()
 
 
-def publish(sink: FlightSink, generation: str, topics: Mapping[str, str]) -> None:
+def publish(sink: ServerClient, generation: str, topics: Mapping[str, str]) -> None:
     """Publish a generation whose tables have a row of each of these topics, or none."""
     sink.begin(generation, SHAPES)
     put(sink, generation, 0, topics)
     sink.publish(generation)
 
 
-def put(sink: FlightSink, generation: str, batch_id: int, topics: Mapping[str, str]) -> None:
+def put(sink: ServerClient, generation: str, batch_id: int, topics: Mapping[str, str]) -> None:
     changes = [
         TableChanges(
             table,
@@ -61,7 +61,7 @@ def put(sink: FlightSink, generation: str, batch_id: int, topics: Mapping[str, s
     sink.put(Batch(generation, batch_id, tuple(changes)))
 
 
-def seen(watcher: Watcher, sink: FlightSink, generation: str, topics: Mapping[str, str]) -> list[str]:
+def seen(watcher: Watcher, sink: ServerClient, generation: str, topics: Mapping[str, str]) -> list[str]:
     """What the watcher notes when such a generation takes over."""
     publish(sink, generation, topics)
     wait_until(
@@ -71,7 +71,7 @@ def seen(watcher: Watcher, sink: FlightSink, generation: str, topics: Mapping[st
     return watcher.violations
 
 
-def test_generations_that_follow_each_other_are_no_fault(server: ServerProcess, sink: FlightSink) -> None:
+def test_generations_that_follow_each_other_are_no_fault(server: ServerProcess, sink: ServerClient) -> None:
     with Watcher(server) as watcher:
         watcher.wait_for_rows()
         assert seen(watcher, sink, "g2", dict.fromkeys(TABLES, "b b b")) == []
@@ -82,7 +82,7 @@ def test_generations_that_follow_each_other_are_no_fault(server: ServerProcess, 
     assert watcher.violations == []
 
 
-def test_a_gap_is_the_longest_time_without_a_frame_of_some_table(server: ServerProcess, sink: FlightSink) -> None:
+def test_a_gap_is_the_longest_time_without_a_frame_of_some_table(server: ServerProcess, sink: ServerClient) -> None:
     with Watcher(server) as watcher:
         watcher.wait_for_rows()
         start = time.monotonic()
@@ -92,20 +92,20 @@ def test_a_gap_is_the_longest_time_without_a_frame_of_some_table(server: ServerP
         assert watcher.gap_seconds(end, end + 7) == 7
 
 
-def test_an_empty_table_is_a_fault(server: ServerProcess, sink: FlightSink) -> None:
+def test_an_empty_table_is_a_fault(server: ServerProcess, sink: ServerClient) -> None:
     with Watcher(server) as watcher:
         watcher.wait_for_rows()
         (fault, *_) = seen(watcher, sink, "g2", {**dict.fromkeys(TABLES, "b"), "accounts_ui": ""})
     assert "accounts_ui was empty" in fault
 
 
-def test_a_mixed_table_is_a_fault(server: ServerProcess, sink: FlightSink) -> None:
+def test_a_mixed_table_is_a_fault(server: ServerProcess, sink: ServerClient) -> None:
     with Watcher(server) as watcher:
         watcher.wait_for_rows()
         assert "mixed" in seen(watcher, sink, "g2", {**dict.fromkeys(TABLES, "b"), "users_ui": "a b"})[0]
 
 
-def test_tables_of_two_generations_at_one_moment_are_a_fault(server: ServerProcess, sink: FlightSink) -> None:
+def test_tables_of_two_generations_at_one_moment_are_a_fault(server: ServerProcess, sink: ServerClient) -> None:
     with Watcher(server) as watcher:
         watcher.wait_for_rows()
         publish(sink, "g2", {**dict.fromkeys(TABLES, "b"), "final_ui": "a"})

@@ -89,10 +89,10 @@ class Up:
     def steps(self) -> str:
         return (self.directory / "up.log").read_text()
 
-    def told(self) -> dict[str, Any]:
-        """What it tells other commands."""
-        told: dict[str, Any] = json.loads((self.directory / ".livetables" / "up.json").read_text())
-        return told
+    def facts(self) -> dict[str, Any]:
+        """What it leaves for other commands."""
+        facts: dict[str, Any] = json.loads((self.directory / ".livetables" / "up.json").read_text())
+        return facts
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Another verb, in another terminal."""

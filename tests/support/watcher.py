@@ -18,7 +18,7 @@ from tests.support.kafka import wait_until
 from tests.support.server import TOKEN, LiveClient, ServerProcess, Window
 
 TABLES = ("users_ui", "accounts_ui", "final_ui")
-# Where a row tells which topics it is from: see `marked_records`.
+# Where a row shows which topics it is from: see `marked_records`.
 MARKS: Mapping[str, tuple[str, ...]] = {
     "users_ui": ("name",),
     "accounts_ui": ("accountType",),
@@ -108,7 +108,7 @@ class Watcher:
                 self.violations.append(f"the socket was closed: {closed}")
                 return
             except AssertionError as fault:
-                self.violations.append(f"a frame does not follow the one before: {fault}")
+                self.violations.append(f"a frame does not follow the previous one: {fault}")
                 continue
             self._client.frames.clear()
             if frame["type"] == "error":

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import random
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
@@ -15,9 +17,11 @@ from pyspark.sql import SparkSession
 
 from livetables.local.broker import Broker
 from livetables.model.joins import JoinType
+from livetables.pipeline.flow import plan
 from livetables.pipeline.flow.modes import Mode
-from tests.support.oracle import Side
-from tests.support.pipeline import Stage
+from tests.support.kafka import wait_until
+from tests.support.oracle import Limit, Side
+from tests.support.pipeline import Stage, random_records
 from tests.support.server import ServerProcess
 
 START_MS = 1_700_000_000_000
@@ -137,4 +141,32 @@ def test_tables_are_what_plain_sql_over_all_records_says(
             else:
                 stage.send(step)
         engine.settle(len(stage.sent))
+        assert stage.lasting_differences(engine, joins) == {}
+
+
+@pytest.mark.spark
+@pytest.mark.kafka
+def test_tables_with_limits_are_what_plain_sql_over_the_newest_records_says(
+    spark: SparkSession, broker: Broker, server: ServerProcess, tmp_path: Path
+) -> None:
+    """In both modes, with late records and with a restart; and the operator's state has these records alone."""
+    joins: list[JoinType] = ["inner", "left", "natural", "asof"]
+    stage = Stage.open(broker.bootstrap_servers)
+    stage.limits = {"users": Limit(20, 40), "accounts": Limit(30, 30)}
+    chance = random.Random(7)
+    with patch.object(plan, "SWEEP_SECONDS", 1), stage.engine(spark, server, joins, tmp_path) as engine:
+        for mode in MODES:  # the second one over what was trimmed
+            stage.send(random_records(chance, 150))
+            engine.start(mode)
+            engine.settle(len(stage.sent))
+            assert stage.lasting_differences(engine, joins) == {}
+        engine.start("micro_batch")
+
+        def is_trimmed() -> bool:
+            late = json.dumps({"userId": f"late {len(stage.sent)}"}).encode()  # too old, and of no known key
+            stage.send([("accounts", 0, START_MS - 1_000_000, late)])
+            engine.finish()
+            return [engine.records_in_state(table) for table in (0, 1)] == [20, 30]
+
+        wait_until(is_trimmed, "the state has the records that are kept alone")
         assert stage.lasting_differences(engine, joins) == {}

@@ -42,7 +42,7 @@ def installed(wheel: Path, environment: Path) -> Path:
 
 
 def rows(up: Up, table: str) -> int:
-    told = up.told()
+    told = up.facts()
     request = urllib.request.Request(  # noqa: S310  of our own server
         f"{told['addresses']['http']}/api/tables/{table}/rows", headers={"Authorization": f"Bearer {told['token']}"}
     )
@@ -68,7 +68,7 @@ def test_the_demo_runs_from_the_wheel_and_the_client_alone_reads_its_status(
         up.command = [str(client / "python")]
         counted = up.run("-c", "import livetables; print(livetables.connect().table('final_ui').count() > 0)")
         assert counted.stdout == "True\n", counted.stderr
-        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(up.told()["addresses"]["http"]) as page:
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(up.facts()["addresses"]["http"]) as page:
             assert b"<script" in page.read()
         started = descendants(up.pid)
         up.signal(signal.SIGINT)

@@ -4,7 +4,7 @@ import { parseArgs } from "node:util";
 import { chromium } from "playwright-core";
 import { browserServer } from "./support/browser.js";
 import { Stack } from "./support/stack.js";
-import { told, VitalSigns } from "./support/vitals.js";
+import { described, VitalSigns } from "./support/vitals.js";
 import type { Vitals } from "./support/vitals.js";
 
 const MINUTE_MS = 60_000;
@@ -23,7 +23,7 @@ try {
   const { first, last } = await watched();
   const allowed = 1.2 * first.heapMegabytes + 5;
   const verdict = last.heapMegabytes <= allowed ? "stays" : "does not stay";
-  say(`memory ${verdict}: ${last.heapMegabytes.toFixed(1)} MB at the end, ${allowed.toFixed(1)} MB allowed`);
+  print(`memory ${verdict}: ${last.heapMegabytes.toFixed(1)} MB at the end, ${allowed.toFixed(1)} MB allowed`);
   if (last.heapMegabytes > allowed) process.exitCode = 1;
 } finally {
   for (const end of ends.reverse()) await end();
@@ -50,12 +50,12 @@ async function watched(): Promise<{ readonly first: Vitals; readonly last: Vital
     last = await signs.look();
     first ??= last;
     const rows = (await stack.httpClient.total("final_ui")).toLocaleString("en");
-    say(`minute ${minute}: ${told(last)}, ${rows} rows in final_ui`);
+    print(`minute ${minute}: ${described(last)}, ${rows} rows in final_ui`);
   }
   if (!first || !last) throw new Error("nobody looked");
   return { first, last };
 }
 
-function say(line: string): void {
+function print(line: string): void {
   process.stdout.write(`${line}\n`);
 }

@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Sends demo records until they, the time or the user's patience end."""
+    """Sends demo records until they or the time end, or the user stops it."""
     _check(arguments)
     options = DemoOptions(
         users_topic=arguments.users_topic,

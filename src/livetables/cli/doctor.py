@@ -1,4 +1,4 @@
-"""`livetables doctor`: looks at everything that livetables needs, and tells what is wrong and what mends it."""
+"""`livetables doctor`: checks everything that livetables needs, and reports what is wrong and how to fix it."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs every check, tells what each finds as it does, and ends with 1 if anything is broken."""
+    """Runs every check, prints what each finds as it does, and ends with 1 if anything is broken."""
     if arguments.sample < 1:
         raise ConfigError(f"--sample is {arguments.sample}", "give --sample a number from 1 on")
     console = Console(highlight=False)
@@ -121,7 +121,7 @@ def show(console: Console, finding: Finding) -> None:
 
 @contextmanager
 def _waiting(console: Console) -> Iterator[Callable[[str], None]]:
-    """Tells what is waited for, in a terminal; elsewhere only what was found is worth a line."""
+    """Shows what is waited for, in a terminal; elsewhere only what was found is worth a line."""
     if not (console.is_terminal and sys.stdout.isatty()):
         yield lambda _: None
         return

@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Finds out what to write, writes it, and tells what to do next."""
+    """Finds out what to write, writes it, and prints what to do next."""
     console = Console(highlight=False)
 
     def notify(text: str) -> None:

@@ -20,7 +20,7 @@ EXIT_CLOSED_PIPE = 141
 EXAMPLES = """examples:
   livetables up --demo                        see it work: Kafka, Spark, the server, and live joined tables
   livetables init                             a configuration for your own topics, with what is found in them
-  livetables doctor --config my.toml          whether everything is there that it needs, and what mends it
+  livetables doctor --config my.toml          whether everything is there that it needs, and how to fix it
   livetables up --config my.toml              the same on your own topics
   livetables status                           what runs here, and how fresh the tables are
   livetables tail final_ui                    a table's newest rows, as they come
@@ -60,14 +60,14 @@ class Verb:
 VERBS = (
     Verb("up", "livetables.cli.up", "start everything, a broker too if none is configured, and keep it running"),
     Verb("init", "livetables.cli.init", "write a configuration for your own topics, with what is found in them"),
-    Verb("doctor", "livetables.cli.doctor", "look at everything that livetables needs, and tell what mends it"),
+    Verb("doctor", "livetables.cli.doctor", "check everything that livetables needs, and say how to fix it"),
     Verb("serve", "livetables.cli.serve", "keep the tables, and show them over WebSocket, HTTP and Arrow Flight"),
     Verb("pipeline", "livetables.cli.pipeline", "read the topics with Spark, join them, and feed the server"),
-    Verb("control", "livetables.cli.control", "switch to other topics or another join, and tell what came of it"),
+    Verb("control", "livetables.cli.control", "switch to other topics or another join, and show the outcome"),
     Verb("tables", "livetables.cli.tables", "list the tables, with their rows and columns"),
     Verb("tail", "livetables.cli.tail", "show a table's newest rows as they come: in place, as lines, or as JSON"),
     Verb("sql", "livetables.cli.sql", "ask the tables in SQL"),
-    Verb("status", "livetables.cli.status", "tell what is live, how fresh it is, and where everything is"),
+    Verb("status", "livetables.cli.status", "show what is live, how fresh it is, and where everything is"),
     Verb("demo-data", "livetables.cli.demo_data", "write users and accounts to Kafka topics, good ones and bad ones"),
 )
 

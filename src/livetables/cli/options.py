@@ -39,7 +39,7 @@ def keep_files_private() -> None:
 
 
 def add_server_options(parser: argparse.ArgumentParser) -> None:
-    """How to find the server: of what runs in this directory, unless something else is said."""
+    """How to find the server: of what runs in this directory, unless an option names another."""
     add_config_option(parser)
     parser.add_argument(
         "--url", metavar="URL", help="the server's address, like http://127.0.0.1:8765; its key is LIVETABLES_TOKEN"
@@ -60,7 +60,7 @@ def chosen_server(arguments: argparse.Namespace) -> Connection:
 
 
 def server_and_addresses(arguments: argparse.Namespace) -> tuple[HttpClient, Addresses]:
-    """The server that is meant, and where everything is: what was said, or else what `livetables up` runs here."""
+    """The server, and where everything is: what the options name, or else what `livetables up` runs here."""
     config = chosen_config(arguments)
     running = LocalSystem.read()
     addresses = _addresses(arguments, config, running)

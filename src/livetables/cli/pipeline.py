@@ -28,7 +28,7 @@ EXAMPLES = """examples:
       on this machine, or under the master that pipeline.master names
   livetables pipeline --config my.toml --spark-properties > spark.conf
   spark-submit --properties-file spark.conf PATH/livetables/cli/pipeline.py --config my.toml
-      the same, started by spark-submit; what spark-submit is told wins
+      the same, started by spark-submit; the options of spark-submit win
 """
 
 
@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
             "`livetables up` starts both with the same",
         )
     log_to_stderr()
-    # It logs every connection, and of a batch that was interrupted the whole trace; the orchestrator tells the cause.
+    # It logs every connection, and of a batch that was interrupted the whole trace; the orchestrator logs the cause.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     if SUBMITTED in os.environ:
         config = _as_submitted(config)
@@ -98,7 +98,7 @@ def _settings(config: Config) -> dict[str, str]:
 
 
 def _as_submitted(config: Config) -> Config:
-    """The configuration under the master that spark-submit chose, with what else it was told differently."""
+    """The configuration under the master that spark-submit chose, with its other options."""
     submitted = submitted_settings()
     config = replace(config, pipeline=replace(config.pipeline, master=submitted["spark.master"]))
     ours = _settings(config)

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Tells it once, and ends."""
+    """Prints it once, and ends."""
     http_client, addresses = server_and_addresses(arguments)
     status = gathered(http_client, asdict(addresses))
     if arguments.json:

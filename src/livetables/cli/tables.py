@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Tells it once, and ends."""
+    """Prints it once, and ends."""
     with chosen_server(arguments) as server:
         found = server.tables()
     if arguments.json:
@@ -59,4 +59,4 @@ def show(console: Console, found: list[TableSummary]) -> None:
     if found:
         console.print(table)
     else:
-        console.print("no table is there yet; `livetables status` tells why")
+        console.print("no table is there yet; `livetables status` shows why")

@@ -130,7 +130,7 @@ class TextLines:
         print(f"generation {generation}", file=sys.stderr)
 
     def deleted(self, keys: pa.Table) -> None:
-        """A row that is gone is no line: only its key is known."""
+        """A row that is gone has no line: only its key is known."""
 
     def rows(self, rows: pa.Table) -> None:
         columns = shown_columns(rows.column_names, self._chosen)

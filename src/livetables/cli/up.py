@@ -138,7 +138,7 @@ class Steps:
         self._line = console.status("", spinner="dots") if console.is_terminal else None
 
     def notify(self, step: str) -> None:
-        """Tell one step. Any thread may."""
+        """Print one step. Any thread may."""
         with self._lock:
             if self._line is None:
                 self._print(step)
@@ -150,7 +150,7 @@ class Steps:
             self._line.start()
 
     def show(self, *lines: str) -> None:
-        """Tell what stays to be read; there are no moving lines from now on."""
+        """Print what stays to be read; there are no moving lines from now on."""
         with self._lock:
             if self._line is not None:
                 self._line.stop()

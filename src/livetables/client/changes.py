@@ -123,7 +123,7 @@ class Changes:
         return self._last_minute.summary(time.monotonic())
 
     def close(self) -> None:
-        """End it; whoever waits for the next change is told that there is none."""
+        """End it; whoever waits for the next change gets none."""
         with self._lock:
             self._closed.set()
             if self._next is not None:

@@ -15,9 +15,9 @@ class Clock:
 
     @classmethod
     def measured(cls, asked_ms: float, server_ms: float, answered_ms: float) -> Clock:
-        """The clock of a server that told its time between a question and the answer, both by this machine's clock.
+        """The clock of a server, from its time between a request and the answer, both by this machine's clock.
 
-        A difference that is no larger than the time that this took allows counts as none: on one machine it is none.
+        A difference that is no larger than the time that this took allows counts as zero: on one machine it is zero.
         """
         ahead = server_ms - (asked_ms + answered_ms) / 2
         return cls(ahead if abs(ahead) > (answered_ms - asked_ms) / 2 else 0.0)

@@ -104,6 +104,6 @@ def _outcome(
         if time.monotonic() > deadline:
             raise SetupError(
                 f"the message is at offset {receipt['offset']} of topic {receipt['topic']}, but not decided in time",
-                "it is not lost: `livetables status` tells what the pipeline does; wait longer with a greater timeout",
+                "it is not lost: `livetables status` shows what the pipeline does; wait longer with a greater timeout",
             )
         time.sleep(LOOK_SECONDS)

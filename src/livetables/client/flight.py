@@ -46,7 +46,7 @@ class Flight:
             return self._client.do_get(flight.Ticket(json.dumps(ticket)), self._options(seconds_max)).read_all()
 
     def schema(self, table: str) -> pa.Schema:
-        """A table's columns. By a window without rows: Flight's own question for it loses what an error tells."""
+        """A table's columns. By a window without rows: Flight's own request for it loses the text of an error."""
         return self.rows({"table": table, "offset": 0, "size": 0}, SCHEMA_SECONDS_MAX).schema
 
     def close(self) -> None:

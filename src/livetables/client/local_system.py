@@ -26,7 +26,7 @@ class Addresses:
 
 @dataclass(frozen=True)
 class LocalSystem:
-    """What `livetables up` tells the other commands: the addresses, the key, and the process ids by name.
+    """What `livetables up` leaves for the other commands: the addresses, the key, and the process ids by name.
 
     A key that is in a file is not written here, but the path of the file: the key may change.
     """
@@ -49,7 +49,7 @@ class LocalSystem:
             return None
 
     def write(self, directory: Path = DIRECTORY) -> None:
-        """Tell it, to this user only, and at once: a reader finds the old or the new, whole."""
+        """Write it, for this user only, and at once: a reader finds the old or the new, whole."""
         draft = directory / "up.json.draft"
         draft.unlink(missing_ok=True)
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:

@@ -137,8 +137,8 @@ class Table:
     def changes(self, since: tuple[Any, ...] | None = None, snapshot: bool = True) -> Changes:
         """Follow the table: first all of it, then every change, until it is closed.
 
-        `since` is the place of an earlier change, to go on from there. Without it and with `snapshot=False` only what
-        changes from now on is told. A whole table comes later too: after a swap, or when the server does not hold all
+        `since` is the place of an earlier change, to go on from there. Without it and with `snapshot=False` only
+        changes from now on come. A whole table comes later too: after a swap, or when the server does not hold all
         changes since the place any more.
 
         >>> with accounts.changes() as changes:
@@ -175,7 +175,7 @@ def _selection(
 def _sort(text: str) -> dict[str, Any]:
     column, _, direction = text.partition(":")
     if direction not in ("", "asc", "desc"):
-        raise ValueError(f"{text!r} is no way to sort: write column, column:asc or column:desc")
+        raise ValueError(f"{text!r} is not a sort order: write column, column:asc or column:desc")
     return {"column": column, "descending": direction == "desc"}
 
 

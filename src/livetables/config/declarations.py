@@ -18,6 +18,7 @@ from livetables.model.spec import (
     TOPIC_CURE,
     Column,
     GenerationSpec,
+    Retain,
     Start,
     Table,
     Timestamp,
@@ -26,7 +27,9 @@ from livetables.model.spec import (
     joined_column_names,
 )
 
-TABLE_KEYS = ("topic", "publish", "aliases", "start", "strict", "timestamp", "columns")
+TABLE_KEYS = ("topic", "publish", "aliases", "start", "strict", "timestamp", "columns", "retain")
+RETAIN_KEYS = ("rows", "days", "megabytes")
+DAY_SECONDS = 24 * 60 * 60
 VIEW_KEYS = ("join", "left", "right", "on", "aliases", "lookback_seconds", "columns")
 JOIN_TYPE_VIEW = "final_ui"  # `joinType` in control messages means its join, wherever it is declared
 ALWAYS_ASOF_VIEW = "user_account"  # never follows `joinType`, not even where it is the only view
@@ -83,7 +86,7 @@ PRESETS = {
 
 
 def with_presets(document: dict[str, Any], presets: Iterable[str]) -> dict[str, Any]:
-    """The document, with each key of a table or view that it does not give itself taken from the presets."""
+    """Return the document; keys of tables and views that it does not have come from the presets."""
     merged = dict(document)
     for preset in (tomllib.loads(text) for name, text in PRESETS.items() if name in presets):
         for kind in ("tables", "views"):
@@ -100,7 +103,7 @@ def _over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_spec(tables: Section, views: Section, default_start: Start, problems: Problems) -> GenerationSpec:
-    """The tables and views. What relates them is checked only once each of them is sound by itself."""
+    """Return the tables and views. Relations between them are checked once each of them is valid by itself."""
     spec = GenerationSpec(
         tables=tuple(_table(name, tables.section(name), default_start) for name in tables.raw),
         views=tuple(_view(name, views.section(name)) for name in views.raw),
@@ -148,7 +151,16 @@ def _table(name: str, section: Section, default_start: Start) -> Table:
         start=_start(section, default_start),
         strict=section.switch("strict", False),
         timestamp=_timestamp(section),
+        retain=_retain(section.section("retain")),
     )
+
+
+def _retain(section: Section) -> Retain | None:
+    section.only(RETAIN_KEYS)
+    rows, days, megabytes = (section.count(key, None) for key in RETAIN_KEYS)
+    if rows is days is megabytes is None:
+        return None
+    return Retain(rows, days and days * DAY_SECONDS, megabytes and megabytes * 1024**2)
 
 
 def _columns(section: Section) -> tuple[Column, ...]:
@@ -219,7 +231,7 @@ def _view(name: str, section: Section) -> View:
 
 
 def _chosen_columns(section: Section) -> tuple[tuple[str, str], ...]:
-    """The columns that a view shows; whether its tables have them is checked when all tables are known."""
+    """Return the columns that a view shows; whether its tables have them is checked when all tables are known."""
     seen: dict[str, str] = {}
     for name in section.raw:
         _check_name(section, name, name)
@@ -244,7 +256,7 @@ def _check_name(section: Section, key: str, name: str) -> None:
 
 
 def _check_names_unique(spec: GenerationSpec, problems: Problems) -> None:
-    """Readers find tables by their published names, view names and aliases: one namespace, ignoring case."""
+    """Check that published names, view names and aliases are unique: they are one namespace, ignoring case."""
     tables: dict[str, str] = {}
     taken = {name: "a status table" for name in STATUS_TABLES}
     for table in spec.tables:

@@ -9,7 +9,7 @@ from typing import Literal
 
 from livetables.config.settings import REDACTED, Problems, Secret, guarded, quoted
 
-# Spark's source sets these itself and refuses to start when it is given one.
+# Spark's source sets these itself, and does not start if one of them is given.
 REFUSED_BY_SPARK = (
     "key.deserializer",
     "value.deserializer",
@@ -19,7 +19,7 @@ REFUSED_BY_SPARK = (
     "interceptor.classes",
 )
 
-# Of everything that reads: what a transaction has aborted was never sent. A client's own properties win.
+# For every reader: records of an aborted transaction are skipped. A client's own properties win.
 READER_DEFAULTS: Mapping[str, str] = {"isolation.level": "read_committed"}
 
 KEY_AND_VALUE = re.compile(r"((?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTALL)
@@ -29,7 +29,7 @@ CONTROL_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 @dataclass(frozen=True, repr=False)
 class KafkaConfig:
-    """The client properties. Only `client_properties` gives the secrets among them away.
+    """The client properties. Only `client_properties` returns the secrets among them.
 
     `ignored` names the properties that were given but that Spark's source refuses.
     """
@@ -53,18 +53,18 @@ class KafkaConfig:
         return self._properties.get("bootstrap.servers")
 
     def client_properties(self) -> dict[str, str]:
-        """All properties with their real values, for a Kafka client and nothing else."""
+        """Return all properties with their real values, for a Kafka client and nothing else."""
         return {name: str(value) for name, value in self._properties.items()}
 
     def redacted(self) -> dict[str, str]:
-        """All properties, fit to be shown."""
+        """Return all properties, with secrets redacted."""
         return {name: REDACTED if isinstance(value, Secret) else value for name, value in self._properties.items()}
 
 
 def read_kafka(
     properties: Mapping[str, str], problems: Problems, key: str = "kafka"
 ) -> tuple[KafkaConfig, Literal["earliest", "latest"]]:
-    """The client's properties in the section `key`, and where tables start by default: `auto.offset.reset`."""
+    """Return the client's properties in the section `key`, and where tables start by default (`auto.offset.reset`)."""
     kept = {name: value for name, value in properties.items() if name not in REFUSED_BY_SPARK}
     if kept.get("bootstrap.servers") == "":
         problems.add(f"{key}.bootstrap.servers", "is empty", "write host:port, or remove it to have a broker started")
@@ -77,7 +77,7 @@ def read_kafka(
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """What Java's `Properties.load` reads from the text of a .properties file; a ValueError names a malformed one."""
+    """Read the text of a .properties file as Java's `Properties.load` does; a ValueError names a malformed line."""
     properties = {}
     for line in _logical_lines(text):
         match = KEY_AND_VALUE.fullmatch(line)
@@ -87,7 +87,7 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def _logical_lines(text: str) -> Iterator[str]:
-    """Lines without comments and blanks, joined where one ends in an odd number of backslashes."""
+    """Yield lines without comments and blanks, joined where one ends in an odd number of backslashes."""
     logical = ""
     for natural in re.split(r"\r\n|\r|\n", text):
         line = natural.lstrip(" \t\f")

@@ -1,6 +1,6 @@
 """One TOML file and the `LIVETABLES_*` environment become one frozen `Config`.
 
-Each setting is taken from the first of these that gives it:
+Each setting comes from the first of these that has it:
 1. the environment: `LIVETABLES_PIPELINE_MASTER` is `pipeline.master`, `LIVETABLES_TABLES_USERS_TOPIC` is
    `tables.users.topic`, `LIVETABLES_KAFKA_SECURITY_PROTOCOL` is `security.protocol` under `[kafka]`
 2. the file
@@ -12,73 +12,45 @@ In any text, `${env:NAME}` and `${file:path}` stand for a secret that is kept el
 from __future__ import annotations
 
 import ipaddress
-import json
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from livetables.config.declarations import PRESETS, TABLE_KEYS, VIEW_KEYS, read_spec, with_presets
+from livetables.config.declarations import (
+    PRESETS,
+    RETAIN_KEYS,
+    TABLE_KEYS,
+    VIEW_KEYS,
+    read_spec,
+    with_presets,
+)
 from livetables.config.kafka_properties import parse_properties, read_kafka
-from livetables.config.settings import REDACTED, Problems, Secret, Section, choice, flattened, guarded, quoted
+from livetables.config.settings import Problems, Secret, Section, choice, flattened, guarded, quoted
 from livetables.config.values import Config, ControlConfig, GenerationsConfig, PipelineConfig, ServerConfig
 from livetables.model.errors import ConfigError
 from livetables.model.roles import VARIABLES, Role, RoleKey, role_key
 from livetables.model.spec import TOPIC_CURE, GenerationSpec, is_topic_name
 
 SECTIONS = ("kafka", "tables", "views", "pipeline", "server", "control", "generations")
-PIPELINE_KEYS: tuple[str, ...] = (
-    "master",
-    "driver_memory_megabytes",
-    "shuffle_partitions",
-    "checkpoint_directory",
-    "max_records_per_batch",
-    "batch_seconds",
-    "server",
-    "server_ca",
-)
-SERVER_KEYS: tuple[str, ...] = (
-    "host",
-    "port",
-    "flight_port",
-    "store",
-    "memory_megabytes",
-    "token_file",
-    "origins",
-    "tls_certificate",
-    "tls_key",
-    "relays",
-    "proxies",
-    "hide_raw_from_viewers",
-    "dead_letters_max",
-    "dead_letters_megabytes",
-)
-CONTROL_KEYS = ("topic", "topics", "system")
-GENERATIONS_KEYS = (
-    "linger_seconds",
-    "max_lingering",
-    "keep_generations",
-    "retire_after_seconds",
-    "switch_after_seconds",
-)
-NUMBERS = (
-    "driver_memory_megabytes",
-    "shuffle_partitions",
-    "max_records_per_batch",
-    "batch_seconds",
-    "lookback_seconds",
-    "port",
-    "flight_port",
-    "memory_megabytes",
-    "relays",
-    "dead_letters_max",
-    "dead_letters_megabytes",
-    *GENERATIONS_KEYS,
-)
-LISTS = ("presets", "aliases", "origins", "proxies", "topics")
-SWITCHES = ("strict", "keep_generations", "hide_raw_from_viewers")  # true or false, or also a number
+SUBSECTIONS = ("spark", "kafka")
+TABLE_SUBSECTIONS = ("columns", "retain")  # of a table or view
+
+
+def _keys_of(config: type[PipelineConfig | ServerConfig | ControlConfig | GenerationsConfig]) -> dict[str, object]:
+    """Return the settings of a section with their defaults; not those that are sections themselves."""
+    return {each.name: each.default for each in fields(config) if each.name not in SUBSECTIONS}
+
+
+PIPELINE_KEYS, SERVER_KEYS = _keys_of(PipelineConfig), _keys_of(ServerConfig)
+CONTROL_KEYS, GENERATIONS_KEYS = _keys_of(ControlConfig), _keys_of(GenerationsConfig)
+DEFAULTS = PIPELINE_KEYS | SERVER_KEYS | CONTROL_KEYS | GENERATIONS_KEYS
+# How the text of an environment variable is read: by the type of the default; tables, views and presets have these too.
+NUMBERS = {key for key, default in DEFAULTS.items() if type(default) is int} | {"lookback_seconds", *RETAIN_KEYS}
+LISTS = {key for key, default in DEFAULTS.items() if isinstance(default, tuple)} | {"presets", "aliases"}
+SWITCHES = {key for key, default in DEFAULTS.items() if isinstance(default, bool)} | {"strict", "keep_generations"}
 NEVER = "never"
 PREFIX = "LIVETABLES_"
 KAFKA_PREFIX = "LIVETABLES_KAFKA_"
@@ -87,14 +59,14 @@ NOT_SETTINGS = ("LIVETABLES_JARS", *VARIABLES.values(), "LIVETABLES_CONFIG")
 ORIGIN = re.compile(r"https?://[^\s/?#@*]+")
 FLIGHT_ADDRESS = re.compile(r"grpc(\+tls)?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):(?P<port>[1-9][0-9]{0,4})")
 LEAST_MEMORY_MEGABYTES = 64
-LEAST_BATCH_SECONDS = 5  # Spark takes no less
+LEAST_BATCH_SECONDS = 5  # the least that Spark accepts
 TOPIC_PATTERN = re.compile(r"[A-Za-z0-9._*-]{1,249}")
 SYSTEM_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
 
 
 def load_config(path: Path | None, environ: Mapping[str, str]) -> Config:
-    """Read the file, if there is one, and the environment; a ConfigError tells every problem found."""
+    """Read the file, if there is one, and the environment; a ConfigError lists every problem."""
     problems = Problems()
     outside = _Outside(environ, path.parent if path else Path(), problems)
     overrides = {name.upper(): text for name, text in environ.items() if name.upper().startswith(PREFIX)}
@@ -127,7 +99,7 @@ def load_config(path: Path | None, environ: Mapping[str, str]) -> Config:
 
 
 def server_keys(config: Config, environ: Mapping[str, str]) -> tuple[RoleKey, ...]:
-    """All keys of the server: those of the environment, and of the token file unless LIVETABLES_TOKEN is set."""
+    """Return all keys of the server: those of the environment, and of the token file unless LIVETABLES_TOKEN is set."""
     token_file = server_token_file(config, environ)
     of_file = keys_in(token_file) if token_file else ()
     of_environment = [RoleKey(token, role) for role in VARIABLES if (token := _token_of(role, environ))]
@@ -142,16 +114,16 @@ def server_keys(config: Config, environ: Mapping[str, str]) -> tuple[RoleKey, ..
 
 
 def server_token(config: Config, environ: Mapping[str, str]) -> str | None:
-    """The key of those who look at tables here: LIVETABLES_TOKEN, or else the token file's; None without both."""
+    """Return the key for clients on this machine: LIVETABLES_TOKEN, or else the token file's; None without both."""
     if token_file := server_token_file(config, environ):
         return token_in(token_file)
     return _token_of("operator", environ)
 
 
 def pipeline_token(config: Config, environ: Mapping[str, str]) -> tuple[str | None, str | None]:
-    """The key that the pipeline writes with, and the file where it is another later, if it is from there.
+    """Return the key that the pipeline writes with, and the file that it comes from, if any: the key there may change.
 
-    Without a key of its own, it is the operator's: the server lets that write where no pipeline has a key.
+    Without a key of its own, it is the operator's: the server accepts that for writing where no pipeline has a key.
     """
     if token := _token_of("pipeline", environ):
         return token, None
@@ -160,19 +132,19 @@ def pipeline_token(config: Config, environ: Mapping[str, str]) -> tuple[str | No
 
 
 def server_token_file(config: Config, environ: Mapping[str, str]) -> str | None:
-    """The file in which the keys are, and may be others later; None where it is not what says them."""
+    """Return the file that has the keys, which may change; None where they come from elsewhere."""
     return None if "LIVETABLES_TOKEN" in environ else config.server.token_file
 
 
 def token_in(token_file: str, *roles: Role) -> str:
-    """The key in a token file to log in with: the first of these roles, or else the first that fits most."""
+    """Return the key in a token file to log in with: of the first of these roles that has one."""
     keys = keys_in(token_file)
     found = (key.token for role in (*roles, "operator", "viewer", "pipeline") for key in keys if key.role == role)
     return next(found)
 
 
 def keys_in(token_file: str) -> tuple[RoleKey, ...]:
-    """The keys in a token file, one a line: `role key`, or an operator's key alone."""
+    """Return the keys in a token file, one per line: `role key`, or an operator's key alone."""
     where = f"server.token_file: the file {quoted(token_file)}"
     try:
         lines = Path(token_file).read_text(encoding="utf-8-sig").splitlines()
@@ -189,7 +161,7 @@ def keys_in(token_file: str) -> tuple[RoleKey, ...]:
 
 
 def _token_of(role: Role, environ: Mapping[str, str]) -> str | None:
-    """The key of a role in the environment."""
+    """Return the key of a role in the environment."""
     name = VARIABLES[role]
     if name not in environ:
         return None
@@ -200,38 +172,14 @@ def _token_of(role: Role, environ: Mapping[str, str]) -> str | None:
 
 
 def server_ca(config: Config) -> Path | None:
-    """What vouches for the server: the file that is said, or else the server's own certificate; None: the system."""
+    """Return the certificates to trust: the configured file, or else the server's own; None: the system's."""
     ca_file = config.pipeline.server_ca or config.server.tls_certificate
     return Path(ca_file) if ca_file else None
 
 
-def describe(config: Config) -> str:
-    """The whole effective configuration as TOML, fit to be shown: secrets are redacted."""
-    ignored = [f"# ignored: {', '.join(config.kafka.ignored)}"] if config.kafka.ignored else []
-    lines = ["presets = []", *_toml_section("kafka", config.kafka.redacted()), *ignored]
-    for table in config.spec.tables:
-        columns = {column.name: column.type for column in table.columns}
-        keys = {key: getattr(table, key) for key in TABLE_KEYS if key != "columns"}
-        lines += _toml_section(f"tables.{table.name}", keys)
-        lines += _toml_section(f"tables.{table.name}.columns", columns)
-    for view in config.spec.views:
-        keys = {key: getattr(view, key) for key in VIEW_KEYS if key != "columns"}
-        lines += _toml_section(f"views.{view.name}", keys)
-        if view.columns is not None:
-            lines += _toml_section(f"views.{view.name}.columns", dict(view.columns))
-    lines += _toml_section("pipeline", {key: getattr(config.pipeline, key) for key in PIPELINE_KEYS})
-    lines += _toml_section("pipeline.spark", config.pipeline.spark)
-    lines += _toml_section("server", {key: getattr(config.server, key) for key in SERVER_KEYS})
-    lines += _toml_section("control", {key: getattr(config.control, key) for key in CONTROL_KEYS})
-    if config.control.kafka:
-        lines += _toml_section("control.kafka", config.control.kafka.redacted())
-    lines += _toml_section("generations", {key: getattr(config.generations, key) for key in GENERATIONS_KEYS})
-    return "\n".join(lines) + "\n"
-
-
 @dataclass(frozen=True)
 class _Outside:
-    """What a configuration refers to: the environment, and files relative to the configuration's own."""
+    """Resolver of references in a configuration: to the environment, and to files relative to its own."""
 
     environ: Mapping[str, str]
     directory: Path
@@ -247,7 +195,7 @@ class _Outside:
             return ""
 
     def resolved(self, value: Any, key: str) -> Any:
-        """The value with every `${...}` replaced; text that had one is a secret from then on."""
+        """Return the value with every `${...}` replaced; text that had one is a secret from then on."""
         if isinstance(value, dict):
             return {name: self.resolved(inner, f"{key}.{name}".lstrip(".")) for name, inner in value.items()}
         if isinstance(value, list):
@@ -287,7 +235,7 @@ def _presets(value: object, problems: Problems) -> list[str]:
 
 
 def _override(document: dict[str, Any], overrides: Mapping[str, str], problems: Problems) -> None:
-    """Set in the document what the environment gives."""
+    """Set in the document the values that the environment has."""
     document["kafka"] = dict(flattened(document["kafka"]))
     control_kafka = document["control"].get("kafka", {})
     if isinstance(control_kafka, dict):
@@ -305,11 +253,14 @@ def _override(document: dict[str, Any], overrides: Mapping[str, str], problems: 
     ):
         for key in keys:
             settable[f"{PREFIX}{name}_{key}".upper()] = document[name], key
-    for kind, keys in (("tables", TABLE_KEYS), ("views", VIEW_KEYS)):
+    for kind, own_keys in (("tables", TABLE_KEYS), ("views", VIEW_KEYS)):
         for name, section in document[kind].items():
-            for key in keys:
-                if isinstance(section, dict) and key != "columns":
+            for key in own_keys:
+                if isinstance(section, dict) and key not in TABLE_SUBSECTIONS:
                     settable[f"{PREFIX}{kind}_{name}_{key}".upper()] = section, key
+            if kind == "tables" and isinstance(section, dict) and isinstance(section.setdefault("retain", {}), dict):
+                for key in RETAIN_KEYS:
+                    settable[f"{PREFIX}{kind}_{name}_retain_{key}".upper()] = section["retain"], key
     for variable, text in overrides.items():
         if variable in settable:
             section, key = settable[variable]
@@ -322,12 +273,12 @@ def _override(document: dict[str, Any], overrides: Mapping[str, str], problems: 
 
 
 def _property_name(suffix: str) -> str:
-    """The Java name of a Kafka property that the environment gives."""
+    """Return the Java name of a Kafka property in the environment."""
     return "properties_file" if suffix == "PROPERTIES_FILE" else suffix.lower().replace("_", ".")
 
 
 def _value(key: str, text: str) -> object:
-    """The text of an environment variable as the TOML value of that key; what does not fit is found on reading it."""
+    """Return the text of an environment variable as the TOML value of that key; it is validated when it is read."""
     if key in SWITCHES and text.lower() in ("true", "false"):
         return text.lower() == "true"
     if key in LISTS:
@@ -336,7 +287,7 @@ def _value(key: str, text: str) -> object:
 
 
 def _kafka_properties(section: Section, outside: _Outside) -> dict[str, str]:
-    """The section's properties, over those of its `properties_file`."""
+    """Return the section's properties, over those of its `properties_file`."""
     properties = section.properties()
     path = properties.pop("properties_file", None)
     for name in properties:
@@ -362,6 +313,7 @@ def _pipeline(section: Section, directory: Path) -> PipelineConfig:
         shuffle_partitions=section.count("shuffle_partitions", default.shuffle_partitions),
         checkpoint_directory=section.text("checkpoint_directory", default.checkpoint_directory),
         max_records_per_batch=section.count("max_records_per_batch", default.max_records_per_batch),
+        max_megabytes_per_batch=section.count("max_megabytes_per_batch", default.max_megabytes_per_batch),
         batch_seconds=section.count("batch_seconds", default.batch_seconds, LEAST_BATCH_SECONDS),
         server=section.text("server", default.server),
         spark=section.section("spark").properties(),
@@ -369,7 +321,7 @@ def _pipeline(section: Section, directory: Path) -> PipelineConfig:
     )
     address = FLIGHT_ADDRESS.fullmatch(pipeline.server)
     if pipeline.server and not (address and int(address["port"]) <= 65535):
-        problem = f"{quoted(guarded('server', pipeline.server))} is not the address of a Flight door"
+        problem = f"{quoted(guarded('server', pipeline.server))} is not the address of a Flight endpoint"
         section.add("server", problem, "write grpc://host:port or grpc+tls://host:port")
     return pipeline
 
@@ -432,7 +384,7 @@ def _control(section: Section, outside: _Outside, problems: Problems) -> Control
             section.add("topics", problem, "write names of topics, in which * stands for any text, like shop.*")
     system = section.text("system") if "system" in section.raw else None
     if system and not SYSTEM_NAME.fullmatch(system):
-        section.add("system", f"{quoted(system)} is no name", "use 1 to 100 of A-Z a-z 0-9 . _ -")
+        section.add("system", f"{quoted(system)} is not a valid name", "use 1 to 100 of A-Z a-z 0-9 . _ -")
     if "kafka" not in section.raw:
         return ControlConfig(topic, topics, system)
     own = section.section("kafka")
@@ -444,7 +396,7 @@ def _control(section: Section, outside: _Outside, problems: Problems) -> Control
 
 
 def _check_control_topic(control: ControlConfig, spec: GenerationSpec, section: Section) -> None:
-    """Control messages are no rows, and rows no control messages."""
+    """Check that the control topic is not also the topic of a table."""
     for table in spec.tables:
         if control.topic and table.topic == control.topic and control.kafka is None:
             cure = f"give control.topic or tables.{table.name}.topic another topic"
@@ -464,7 +416,7 @@ def _generations(section: Section) -> GenerationsConfig:
 
 
 def _kept(section: Section, default: int | Literal[True]) -> int | Literal[True]:
-    """How many old generations stay: a number, true for all, false for none."""
+    """Return how many old generations stay: a number, true for all, false for none."""
     value = section.raw.get("keep_generations", default)
     if value is True:
         return True
@@ -478,7 +430,7 @@ def _kept(section: Section, default: int | Literal[True]) -> int | Literal[True]
 
 
 def _retired(section: Section, default: int | Literal["never"]) -> int | Literal["never"]:
-    """After how many seconds a kept generation is retired: a number, or never."""
+    """Return after how many seconds a kept generation is retired: a number, or never."""
     value = section.raw.get("retire_after_seconds", default)
     if value == NEVER:
         return "never"
@@ -490,24 +442,6 @@ def _retired(section: Section, default: int | Literal["never"]) -> int | Literal
 
 
 def _file(section: Section, name: str, directory: Path) -> str | None:
-    """The path of a file that lies beside the configuration's own, if there is one; as secret as it was."""
+    """Return a path relative to the configuration's own file as an absolute one; a secret stays one."""
     path = section.text(name) if name in section.raw else ""
     return type(path)((directory / path).absolute()) if path else None
-
-
-def _toml_section(key: str, values: Mapping[str, object]) -> list[str]:
-    return [
-        "",
-        f"[{key}]",
-        *(f"{_toml_key(name)} = {_toml(value)}" for name, value in values.items() if value is not None),
-    ]
-
-
-def _toml_key(name: str) -> str:
-    return name if re.fullmatch("[A-Za-z0-9_-]+", name) else _toml(name)
-
-
-def _toml(value: object) -> str:
-    if isinstance(value, tuple):
-        return f"[{', '.join(_toml(item) for item in value)}]"
-    return json.dumps(REDACTED if isinstance(value, Secret) else value, ensure_ascii=False, default=str)

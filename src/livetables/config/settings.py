@@ -1,4 +1,4 @@
-"""Reading a section of settings: every problem names its key and its cure, and no secret is shown."""
+"""Reading a section of settings: every problem names its key and its fix, and no secret is shown."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SECRET_VALUE = re.compile(r"://[^/\s]*@|(password|passwd|passphrase|secret|token
 
 
 class Secret(str):
-    """Text that `repr` does not show, so that no value that holds it does; to a client it is the text itself."""
+    """Text that `repr` does not show, nor any value that contains it; to a client it is the text itself."""
 
     __slots__ = ()
 
@@ -33,13 +33,13 @@ class Secret(str):
 
 
 def guarded(name: str, value: str) -> str:
-    """The value, as a `Secret` when the property's name or the value's own look says that it is one."""
+    """Return the value, as a `Secret` if the name of the property or the form of the value suggests one."""
     secret_name = SECRET_NAME.search(name) and not PLAIN_NAME.search(name)
     return Secret(value) if secret_name or SECRET_VALUE.search(value) else value
 
 
 def quoted(value: object) -> str:
-    """A value as a message may show it."""
+    """Return a value as an error message may show it."""
     if isinstance(value, Secret):
         return REDACTED
     if isinstance(value, list):
@@ -50,14 +50,14 @@ def quoted(value: object) -> str:
 
 
 def choice(name: str, known: Iterable[str]) -> str:
-    """The cure for an unknown name: the known one that is nearest, or else all of them."""
+    """Return the fix for an unknown name: the nearest known one, or else all of them."""
     names = list(known)
     nearest = get_close_matches(name, names, n=1)
     return f'did you mean "{nearest[0]}"?' if nearest else f"use one of {', '.join(names)}"
 
 
 class Problems:
-    """What is wrong with the settings, gathered so that one error can tell all of it."""
+    """All problems of the settings, collected for one error."""
 
     def __init__(self) -> None:
         self._found: list[tuple[str, str]] = []
@@ -73,11 +73,11 @@ class Problems:
             raise ConfigError(*self._found[0])
         if self._found:
             lines = (f"\n  - {problem}; {cure}" for problem, cure in self._found)
-            raise ConfigError(f"{len(self._found)} settings do not fit{''.join(lines)}", "mend each as its line says")
+            raise ConfigError(f"{len(self._found)} invalid settings{''.join(lines)}", "fix each as described")
 
 
 class Section:
-    """One section. Each reader gives a value of its type; where there is none, it adds a problem and gives a blank."""
+    """One section. Each method returns a value of its type; an invalid one adds a problem and returns a blank."""
 
     def __init__(self, key: str, raw: object, problems: Problems) -> None:
         if not isinstance(raw, dict):
@@ -94,12 +94,12 @@ class Section:
         return Section(f"{self.key}.{name}", self.raw.get(name, {}), self._problems)
 
     def only(self, known: Iterable[str]) -> None:
-        """Report every key that is not known. Its value may be a secret in the wrong place: it is never shown."""
+        """Report every unknown key. Its value is never shown: it may be a secret in the wrong place."""
         for name in sorted(self.raw.keys() - set(known)):
             self.add(name, "unknown key", choice(name, known))
 
     def text(self, name: str, default: str = "") -> str:
-        """Text that is not empty; it must be there if it has no default."""
+        """Return text that is not empty; it is required if it has no default."""
         if name not in self.raw:
             if not default:
                 self.add(name, "is missing", f'add {name} = "..." under [{self.key}]')
@@ -118,7 +118,7 @@ class Section:
         return ()
 
     def count(self, name: str, default: Default, at_least: int = 1) -> int | Default:
-        """A whole number from 1 on, or from another on."""
+        """Return a whole number of at least 1, or another minimum."""
         if name not in self.raw:
             return default
         value = self.raw[name]
@@ -129,7 +129,7 @@ class Section:
         return default
 
     def switch(self, name: str, default: bool) -> bool:
-        """True or false."""
+        """Return true or false."""
         value = self.raw.get(name, default)
         if isinstance(value, bool):
             return value
@@ -137,7 +137,7 @@ class Section:
         return default
 
     def port(self, name: str, default: int) -> int:
-        """A TCP port; 0 stands for any free one."""
+        """Return a TCP port; 0 means any free one."""
         value = self.raw.get(name, default)
         if _is_whole(value) and 0 <= value <= 65535:
             return value
@@ -145,7 +145,7 @@ class Section:
         return default
 
     def properties(self) -> dict[str, str]:
-        """The section as Java properties: dotted names, and every value in its Java text."""
+        """Return the section as Java properties: dotted names, and every value as Java writes it."""
         texts: dict[str, str] = {}
         for name, value in flattened(self.raw):
             if isinstance(value, bool):
@@ -162,7 +162,7 @@ def _is_whole(value: object) -> TypeGuard[int]:
 
 
 def flattened(raw: Mapping[str, object], prefix: str = "") -> Iterable[tuple[str, object]]:
-    """TOML reads an unquoted `a.b = 1` as sections in each other: the dotted names again."""
+    """Yield dotted names again: TOML reads an unquoted `a.b = 1` as nested sections."""
     for name, value in raw.items():
         if isinstance(value, dict):
             yield from flattened(value, f"{prefix}{name}.")

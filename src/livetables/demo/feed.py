@@ -100,7 +100,7 @@ def _records_in(bootstrap_servers: str, options: DemoOptions) -> int:
             except KafkaException as error:  # a topic that is new, or a broker that has just started, has no leader yet
                 if time.monotonic() > deadline:
                     raise BrokerError(
-                        f"the broker at {bootstrap_servers} does not tell how many demo records it has: "
+                        f"the broker at {bootstrap_servers} does not say how many demo records it has: "
                         f"{error.args[0].str()}",
                         "start `livetables up --demo` again",
                     ) from error
@@ -110,7 +110,7 @@ def _records_in(bootstrap_servers: str, options: DemoOptions) -> int:
 
 
 def _silent_logger() -> logging.Logger:
-    """The supervisor tells when the broker is away; librdkafka would tell each of its tries."""
+    """The supervisor reports when the broker is away; librdkafka would log each of its tries."""
     silent = logging.Logger("livetables.demo.feed")
     silent.addHandler(logging.NullHandler())
     return silent

@@ -91,9 +91,9 @@ def _in_time(check: Check, facts: Facts) -> Sequence[Finding]:
             found.append(check.run(facts))
         except LivetablesError as error:
             found.append([Finding(check.name, "broken", error.problem, error.cure)])
-        except Exception as error:  # one check that fails must not keep the others from being told
+        except Exception as error:  # one check that fails must not keep the others from being reported
             why = f"could not be checked: {type(error).__name__}"
-            found.append([Finding(check.name, "broken", why, "report this, with what else is said here")])
+            found.append([Finding(check.name, "broken", why, "report this, with the rest of this output")])
 
     thread = threading.Thread(target=run, name=f"doctor-{check.name}", daemon=True)
     thread.start()

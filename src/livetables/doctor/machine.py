@@ -57,14 +57,14 @@ def python(_: Facts) -> Sequence[Finding]:
 def java(facts: Facts) -> Sequence[Finding]:
     executable = java_executable()
     try:
-        said = subprocess.run(
+        output = subprocess.run(
             [executable, "-version"], capture_output=True, text=True, timeout=JAVA_SECONDS_MAX, check=True
         ).stderr
     except (OSError, subprocess.SubprocessError) as error:
         why = f"{executable} -version does not work: {error}"
         raise SetupError(why, f"install Java {JAVA_LEAST} (openjdk-{JAVA_LEAST}-jdk-headless)") from None
-    match = JAVA_VERSION.search(said)
-    found = f"{match[1]}{match[2]} at {executable}" if match else f"{said.partition(chr(10))[0]} at {executable}"
+    match = JAVA_VERSION.search(output)
+    found = f"{match[1]}{match[2]} at {executable}" if match else f"{output.partition(chr(10))[0]} at {executable}"
     on_path = shutil.which("java", path=facts.environ.get("PATH", ""))
     if facts.environ.get("JAVA_HOME"):
         is_another = on_path is not None and Path(on_path).resolve() != Path(executable).resolve()
@@ -102,7 +102,7 @@ def memory(facts: Facts) -> Sequence[Finding]:
     wanted += BROKER_MEGABYTES if config.kafka.bootstrap_servers is None else 0
     total, available, swap = _memory_megabytes()
     if total is None:
-        return [Finding("memory", "ok", f"{_size(wanted)} may be needed; what there is cannot be told here")]
+        return [Finding("memory", "ok", f"{_size(wanted)} may be needed; how much there is cannot be read here")]
     found = f"{_size(wanted)} may be needed of {_size(total)}"
     cure = "give the machine more, or set pipeline.driver_memory_megabytes and server.memory_megabytes lower"
     if wanted > total:
@@ -181,20 +181,20 @@ def _place(what: str, path: str, setting: str) -> Finding:
 
 
 def _memory_megabytes() -> tuple[int | None, int | None, int]:
-    """All memory, what is free of it, and the swap, as Linux and its container tell; None where nobody does."""
+    """All memory, what is free of it, and the swap, as Linux and its container report it; None elsewhere."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:
         return None, None, 0
-    told = {name: int(rest.split()[0]) // 1024 for name, _, rest in (line.partition(":") for line in lines)}
-    total, available = told["MemTotal"], told.get("MemAvailable")
+    memory = {name: int(rest.split()[0]) // 1024 for name, _, rest in (line.partition(":") for line in lines)}
+    total, available = memory["MemTotal"], memory.get("MemAvailable")
     try:
         limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
         if limit != "max":
             total = min(total, int(limit) // MEGABYTE)
     except (OSError, ValueError):
         pass
-    return total, available, told.get("SwapTotal", 0)
+    return total, available, memory.get("SwapTotal", 0)
 
 
 def _size(megabytes: int) -> str:

@@ -48,7 +48,7 @@ def records(facts: Facts) -> Sequence[Finding]:
     return [
         Finding(f"records of {table.name}", "broken", found.problem, found.cure)
         if isinstance(found := sampled[table.topic], TopicError)
-        else told(table, judged(spark, table, found))
+        else finding_of(table, judged(spark, table, found))
         for table in tables
     ]
 
@@ -69,7 +69,7 @@ def judged(spark: SparkSession, table: Table, sample: Sample) -> Judged:
     )
 
 
-def told(table: Table, judged: Judged) -> Finding:
+def finding_of(table: Table, judged: Judged) -> Finding:
     """What it means: dead letters and columns without a value are worth a look, other fields are not."""
     name, dead = f"records of {table.name}", judged.reasons.total()
     if not judged.rows and not dead:

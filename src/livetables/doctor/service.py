@@ -46,10 +46,10 @@ def ports(facts: Facts) -> Sequence[Finding]:
 
 
 def certificate(facts: Facts) -> Sequence[Finding]:
-    """What the server will show its clients, if its doors are to be encrypted."""
+    """What the server will show its clients, if it is to be encrypted."""
     server = facts.sound_config.server
     if not (server.tls_certificate and server.tls_key):
-        return [Finding("certificate", "skipped", "none is configured: the doors are not encrypted")]
+        return [Finding("certificate", "skipped", "none is configured: connections are not encrypted")]
     shown = ServerCertificate(Path(server.tls_certificate), Path(server.tls_key))  # its SetupError is a finding
     if flaw := shown.flaw():
         return [Finding("certificate", "warning", f"clients will not take it: {flaw}", "renew it")]
@@ -82,7 +82,7 @@ def server(facts: Facts) -> Sequence[Finding]:
 
 
 def clock(facts: Facts) -> Sequence[Finding]:
-    """The clocks of others can be told by what they stamp: records, and the answers of a server elsewhere."""
+    """The clocks of others are known by what they stamp: records, and the answers of a server elsewhere."""
     now = datetime.now(UTC)
     ahead = {
         f"the newest record of topic {sample.topic}": (sample.newest - now).total_seconds()
@@ -116,7 +116,7 @@ def _is_alive(pid: int) -> bool:
 
 
 def _runs_here(facts: Facts) -> bool:
-    """Whether what `livetables up` told in this directory has the configured port."""
+    """Whether what `livetables up` wrote in this directory has the configured port."""
     if facts.running is None:
         return False
     return urllib.parse.urlsplit(facts.running.addresses.http).port == facts.sound_config.server.port
@@ -161,7 +161,7 @@ def _port(name: str, host: str, port: int, setting: str, is_ours: bool) -> Findi
 
 
 def _note_clock(facts: Facts, url: str) -> None:
-    """How far ahead the clock of a server on another machine is. Its answers tell the time in whole seconds."""
+    """How far ahead the clock of a server on another machine is. Its answers have the time in whole seconds."""
     parts = urllib.parse.urlsplit(url)
     if parts.scheme != "http" or parts.hostname in ("127.0.0.1", "::1", "localhost"):
         return
@@ -189,4 +189,4 @@ def _freshness(state: str, message: str) -> Finding:
             "look at the pipeline's log, under `livetables up` in .livetables/logs/pipeline.log; start it if it is down"
         )
         return Finding(name, "broken", found, cure)
-    return Finding(name, "warning", found, "wait: it is on its way; `livetables status` tells how far it is")
+    return Finding(name, "warning", found, "wait: it is on its way; `livetables status` shows how far it is")

@@ -1,7 +1,7 @@
-"""Why a record is a dead letter: the parser decides that it is one, this names the field and what is wrong with it.
+"""Why a record is a dead letter: the parser decides that it is one, this module names the field and the error.
 
-The parser is Java (`Parser` in `jvm/java/MatchOperator.java`). Both have the rules of docs/CONFIGURATION.md: what the
-parser takes has no fault here, and what it refuses has one.
+The parser is Java (`Parser` in `jvm/java/MatchOperator.java`). Both have the rules of docs/CONFIGURATION.md: a value
+that the parser accepts has no error here, and one that it rejects has one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from livetables.model.columns import INT64_MAX, INT64_MIN
 from livetables.model.spec import Column, Table
 
 INT64_DIGITS = 19
-EXPONENT_DIGITS_MAX = 9  # with more, no number but 0 is near the range of any type
+EXPONENT_DIGITS_MAX = 9  # with more, every number but 0 is far out of the range of any type
 NESTING_MAX = 500  # of objects and arrays
 SHOWN_CHARACTERS = 60
 NUMBER = re.compile(
@@ -26,12 +26,12 @@ NUMBER = re.compile(
 
 
 def reason(raw: bytes | None, table: Table) -> str:
-    """One sentence that names what is wrong with a dead record."""
+    """Return the reason of a dead letter, in one sentence."""
     return fault(raw, table) or "the record does not match the table: it is JSON, but Spark could not read it"
 
 
 def fault(raw: bytes | None, table: Table) -> str | None:
-    """What is wrong with a record; None for one in which nothing is found."""
+    """Return what is wrong with a record; None if nothing is found."""
     if raw is None:
         return "the value is null: a record needs a JSON object as its value"
     try:
@@ -55,23 +55,23 @@ def fault(raw: bytes | None, table: Table) -> str | None:
 
 
 def readable(raw: bytes | None) -> str | None:
-    """The raw value as text; bytes that are no text are shown as escapes, so that nothing is lost."""
+    """Return the raw value as text; bytes that are not UTF-8 are shown as escapes, so that nothing is lost."""
     return None if raw is None else raw.decode("utf-8", errors="backslashreplace")
 
 
 @dataclass(frozen=True)
 class _Number:
-    """A number as it is written: of some, Python's own would be rounded, or take very long to make."""
+    """A number as it is written: as a number of Python, some would be rounded, or take very long to create."""
 
     text: str
 
     @property
     def is_integer(self) -> bool:
-        """Whether it is written as one."""
+        """Whether it is written as a whole number."""
         return not set(self.text) & set(".eE")
 
     def whole(self) -> int | None:
-        """The whole number that it is, however it is written; None if it is none, or far beyond an int64."""
+        """Return the whole number that it is, however it is written; None if it is not one, or far beyond an int64."""
         match = NUMBER.fullmatch(self.text)
         assert match, "json has found it to be a number"
         fraction = match["fraction"] or ""
@@ -89,7 +89,7 @@ class _Number:
         return int(match["sign"] + significant + "0" * zeros)
 
     def shown(self) -> int | float:
-        """About the same, for what shows it among others."""
+        """Return about the same number, to be shown among others."""
         return int(self.text) if self.is_integer and len(self.text) <= INT64_DIGITS else float(self.text)
 
 
@@ -118,7 +118,7 @@ def _fault(column: Column, value: Any, strict: bool) -> str | None:
 
 
 def _is_whole(number: _Number) -> bool:
-    """Whether a number that is far beyond an int64 is plainly a whole one: for the words of the reason alone."""
+    """Whether a number that is far beyond an int64 is a whole one: only for the wording of the reason."""
     return number.is_integer or abs(float(number.text)) > INT64_MAX
 
 

@@ -41,8 +41,8 @@ NOTES: Mapping[str, str] = {
     "server.flight_port": "Python and the pipeline; 0: any free one",
     "server.store": 'a file, or ":memory:"',
     "server.memory_megabytes": "of the tables and all queries together",
-    "server.token_file": "the file with the key that opens every door; or set LIVETABLES_TOKEN",
-    "server.tls_certificate": "with both, the doors speak TLS",
+    "server.token_file": "the file with the key of every endpoint; or set LIVETABLES_TOKEN",
+    "server.tls_certificate": "with both, every endpoint uses TLS",
     "server.relays": "processes that serve WebSockets beside the server's own, one for each further core",
     "server.origins": "further web origins whose pages may connect",
     "server.proxies": "addresses of proxies whose X-Forwarded-For and X-Forwarded-Proto count",
@@ -52,6 +52,7 @@ NOTES: Mapping[str, str] = {
     "pipeline.driver_memory_megabytes": "of Spark's driver",
     "pipeline.checkpoint_directory": "a path, or the URL of storage that all executors share",
     "pipeline.max_records_per_batch": "what is read of a backlog at once",
+    "pipeline.max_megabytes_per_batch": "the same in bytes, by a sample of each topic",
     "pipeline.batch_seconds": "between two checkpoints; what a crash reads again",
     "control.topic": "control messages are read here; it is made if it is not there",
     "generations.linger_seconds": "how long the tables before a switch stay, for a rollback",
@@ -133,6 +134,7 @@ def _table(proposal: Proposal) -> Iterator[str]:
     yield '# start = "earliest"  # or "latest", or a time such as 2024-05-31T12:00:00Z'
     yield "# strict = false  # true: values of another type are not converted, not even without loss"
     yield '# timestamp = "kafka"  # or "arrival": the time at which the broker took the record (LogAppendTime)'
+    yield "# retain = { rows = 1_000_000, days = 30, megabytes = 500 }  # any of them: older records are not kept"
     seen = f"# By the last {proposal.records:,} records" if proposal.records else "# The topic has no records yet"
     yield seen + (f"; {proposal.unreadable:,} of them are no JSON object" if proposal.unreadable else "")
     yield f"{mark}[tables.{table.name}.columns]  # {_alternatives(COLUMN_TYPES)}"

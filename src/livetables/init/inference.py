@@ -44,7 +44,7 @@ class Proposal:
 
 @dataclass(frozen=True)
 class JoinProposal:
-    """Two tables that share a column. `shared` tells how many values were seen in both."""
+    """Two tables that share a column. `shared` is how many values were seen in both."""
 
     left: str
     right: str

@@ -1,4 +1,4 @@
-"""`python -m livetables.jvm DIRECTORY`: every jar into a directory that LIVETABLES_JARS can name."""
+"""`python -m livetables.jvm DIRECTORY`: put every jar into a directory that LIVETABLES_JARS can name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def main() -> int:
     chosen.add_argument("--list", action="store_true", help=f"write {LIST.name} anew, after a change of a pom.xml")
     arguments = parser.parse_args()
     try:
-        java_executable()  # Maven needs it too, and tells it less well
+        java_executable()  # Maven needs it too, with a worse error message
         if arguments.list:
             write_list()
         else:
@@ -36,7 +36,7 @@ def main() -> int:
 
 
 def write_list() -> None:
-    """The list of what Maven fetches now."""
+    """Return the list of the files that Maven fetches now."""
     lines = []
     for kind in sorted(KINDS):
         with TemporaryDirectory() as draft:

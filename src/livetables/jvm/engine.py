@@ -19,7 +19,7 @@ JDK_CURE = "install a JDK 17 (openjdk-17-jdk-headless), or set JAVA_HOME to one"
 
 
 def compiled_engine(root: Path, compiler: Callable[[], str], notify: Callable[[str], None]) -> Path:
-    """The jar of the engine below `root`, compiled if it is not there. Its name tells what it was compiled from."""
+    """Return the jar of the engine below `root`; compile it if it is missing. Its name has a hash of its sources."""
     jar = root.resolve() / "engine" / f"livetables-engine-{_digest()}.jar"
     if jar.is_file():
         return jar
@@ -44,7 +44,7 @@ def compiled_engine(root: Path, compiler: Callable[[], str], notify: Callable[[s
 
 
 def spark_jars() -> Path:
-    """The directory of Spark's own jars, in the pyspark package."""
+    """Return the directory of Spark's own jars, in the pyspark package."""
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise SetupError("pyspark is not installed", "install livetables with its dependencies")
@@ -56,7 +56,7 @@ def _sources() -> list[Path]:
 
 
 def _digest() -> str:
-    """Of all that the classes depend on."""
+    """Return a hash of everything that the classes depend on."""
     digest = hashlib.sha256("\n".join(sorted(path.name for path in spark_jars().glob("spark-sql*.jar"))).encode())
     for source in _sources():
         digest.update(source.read_bytes())

@@ -2,7 +2,7 @@
 
 Beside this file are a `pom.xml` for each set, from which Maven knows what belongs to it, and `jars.sha256`, which names
 every file with its checksum in the form of sha256sum. Maven uses the user's own mirrors and proxies; no host is
-named here. Whatever they bring, a set with a missing, another or one more file is not installed.
+named here. A set in which a file is missing, different or extra is not installed.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ COPY_INSTEAD = "copy the directory of jars from a machine that has it and set LI
 
 
 def list_digest() -> str:
-    """What tells this list from that of another version, for the name of a directory."""
+    """Return a hash of this list, for the name of a directory."""
     return hashlib.sha256(LIST.read_bytes()).hexdigest()[:16]
 
 
 def is_complete(kind: JarKind, directory: Path) -> bool:
-    """Whether every file of the set is there, by its name: `fetch` puts none there that it has not checked."""
+    """Whether every file of the set is there, by its name: `fetch` checks each before it puts it there."""
     return all((directory / name).is_file() for name in _listed(kind))
 
 
 def fetch(kind: JarKind, root: Path, notify: Callable[[str], None]) -> Path:
-    """The directory of a set below `root`, which has exactly the listed files afterwards. Any process may, at any time.
+    """Return the directory of a set below `root`, with exactly the listed files. Safe to run in several processes.
 
-    1. Wait for others that fetch the same set, and look whether they have.
+    1. Wait for others that fetch the same set, and check whether they have.
     2. Let Maven copy the files into a draft beside the directory.
     3. Check each.
     4. Put the draft in the directory's place.
@@ -74,7 +74,7 @@ def fetch(kind: JarKind, root: Path, notify: Callable[[str], None]) -> Path:
 
 
 def copied_by_maven(kind: JarKind, draft: Path) -> Path:
-    """The directory below `draft` into which Maven has copied what the set's pom.xml asks for."""
+    """Return the directory below `draft` into which Maven has copied the files of the set's pom.xml."""
     maven = shutil.which("mvn")
     if maven is None:
         raise SetupError(
@@ -100,7 +100,7 @@ def copied_by_maven(kind: JarKind, draft: Path) -> Path:
 
 
 def checksums(directory: Path) -> dict[str, str]:
-    """Every file of a directory with its SHA-256."""
+    """Return every file of a directory with its SHA-256."""
     found = {}
     for path in sorted(directory.iterdir()):
         with path.open("rb") as file:
@@ -109,13 +109,13 @@ def checksums(directory: Path) -> dict[str, str]:
 
 
 def _listed(kind: JarKind) -> dict[str, str]:
-    """The files of a set as the list has them, by name."""
+    """Return the files of a set as the list has them, by name."""
     entries = (line.split("  ") for line in LIST.read_text().splitlines())
     return {path.removeprefix(f"{kind}/"): digest for digest, path in entries if path.startswith(f"{kind}/")}
 
 
 def faults(kind: JarKind, directory: Path) -> list[str]:
-    """What keeps the files of a directory from being those of the list."""
+    """Return the differences between the files of a directory and the list."""
     listed = _listed(kind)
     found = checksums(directory) if directory.is_dir() else {}
     return [
@@ -136,7 +136,7 @@ def _check(kind: JarKind, jars: Path) -> None:
 
 
 def _output(log: Path) -> str:
-    """What Maven complained of first, as one line, without the password that a mirror's address may have in it."""
+    """Return Maven's first error as one line, without the password that a mirror's address may have."""
     output = [line.removeprefix("[ERROR] ").strip() for line in log.read_text(errors="replace").splitlines()]
     lines = [line for line in output if line and line != "[ERROR]"][:MAVEN_LINES_SHOWN]
     return re.sub(r"://[^/@\s]*@", "://", " ".join(lines))
@@ -147,14 +147,14 @@ def _draft_prefix(kind: JarKind) -> str:
 
 
 def _remove_drafts(kind: JarKind, root: Path) -> None:
-    """What a process left that was killed while it fetched."""
+    """Remove what a process that was killed left."""
     for left in root.glob(f"{_draft_prefix(kind)}*"):
         shutil.rmtree(left)
 
 
 @contextmanager
 def _held(lock: Path, must_wait: Callable[[], None]) -> Iterator[None]:
-    """Hold a lock of the operating system's, which a process that is killed lets go of."""
+    """Hold a lock of the operating system, which is released when the process is killed."""
     with lock.open("a") as file:
         if not locked(file):
             must_wait()

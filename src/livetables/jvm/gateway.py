@@ -1,4 +1,4 @@
-"""A JVM with the Kafka clients, without Spark: it starts in a few seconds, and is enough to look at topics."""
+"""A JVM with the Kafka clients, without Spark: it starts in a few seconds, and is enough to inspect topics."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FOR_CLIENTS = ("spark.jars", "spark.driver.extraClassPath", "spark.driver.extraJ
 
 @dataclass(frozen=True)
 class Gateway:
-    """A running JVM. What a Spark session needs is there too, once one is wanted."""
+    """A running JVM. It can also run a Spark session, when one is needed."""
 
     _jvm: Any
     directory: Path
@@ -45,11 +45,11 @@ class Gateway:
 
 @contextmanager
 def started_gateway(spark_settings: Mapping[str, str]) -> Iterator[Gateway]:
-    """A JVM until the end of the block, then nothing of it is left; a SetupError says why it does not start."""
+    """Run a JVM until the end of the block, then remove all of it; a SetupError has the reason if it does not start."""
     with tempfile.TemporaryDirectory(prefix="livetables-java-") as name:
         directory = Path(name)
         gateway = _launched(_settings(spark_settings), directory / "java.log")
-        # Whoever asks for a session gets it in this JVM.
+        # A session that is requested now runs in this JVM.
         SparkContext._ensure_initialized(gateway=gateway)
         try:
             yield Gateway(gateway.jvm, directory)
@@ -75,7 +75,7 @@ def _launched(settings: Mapping[str, str], log: Path) -> Any:
             lines = log.read_text(errors="replace").splitlines()[-LOG_LINES_SHOWN:]
             raise SetupError(
                 f"Java does not start with Spark's jars: {' | '.join(lines) or error}",
-                "mend what it complains about; try `java -version`, and see JAVA_HOME and pipeline.spark",
+                "fix what it reports; try `java -version`, and check JAVA_HOME and pipeline.spark",
             ) from None
 
 

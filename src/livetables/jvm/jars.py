@@ -21,8 +21,10 @@ def _notify(step: str) -> None:
 
 
 def jar_directory(kind: JarKind, notify: Callable[[str], None] = _notify) -> Path:
-    """The directory with the jars of `kind`: in $LIVETABLES_JARS if that is set, in the project's `.jars`, or else in
-    the user's cache, where they are fetched the first time that they are needed.
+    """Return the directory with the jars of `kind`.
+
+    It is in $LIVETABLES_JARS if that is set, in the project's `.jars`, or else in the user's cache, where they are
+    fetched the first time that they are needed.
     """
     configured = os.environ.get(JARS_VARIABLE)
     if configured:
@@ -38,17 +40,17 @@ def jar_directory(kind: JarKind, notify: Callable[[str], None] = _notify) -> Pat
     root = _cached()
     if is_complete(kind, root / kind):
         return root / kind
-    java_executable()  # Maven needs it too, and tells it less well
+    java_executable()  # Maven needs it too, with a worse error message
     return fetch(kind, root, notify)
 
 
 def engine_jar(notify: Callable[[str], None] = _notify) -> Path:
-    """The jar with the classes that Spark runs for every record, beside the other jars, compiled if need be."""
+    """Return the jar with the classes that Spark runs for every record, beside the other jars; compile it if needed."""
     return compiled_engine(_root(), java_compiler, notify)
 
 
 def java_compiler() -> str:
-    """The `javac` to use: the one of $JAVA_HOME if that is set, else the first on the PATH."""
+    """Return the `javac` to use: the one of $JAVA_HOME if that is set, else the first on the PATH."""
     home = os.environ.get("JAVA_HOME")
     found = shutil.which("javac", path=str(Path(home) / "bin")) if home else shutil.which("javac")
     if found is None:
@@ -57,7 +59,7 @@ def java_compiler() -> str:
 
 
 def java_executable() -> str:
-    """The `java` to run: the one of $JAVA_HOME if that is set, else the first on the PATH."""
+    """Return the `java` to run: the one of $JAVA_HOME if that is set, else the first on the PATH."""
     home = os.environ.get("JAVA_HOME")
     if home:
         executable = Path(home) / "bin" / "java"
@@ -77,7 +79,7 @@ def java_executable() -> str:
 
 
 def _root() -> Path:
-    """Where the jars of this installation are."""
+    """Return the directory of this installation's jars."""
     if configured := os.environ.get(JARS_VARIABLE):
         return Path(configured)
     in_checkout = CHECKOUT / ".jars"
@@ -89,7 +91,7 @@ def _cached() -> Path:
 
 
 def _cache() -> Path:
-    """Where the user's programs keep what they can get again."""
+    """Return the user's cache directory."""
     configured = os.environ.get("XDG_CACHE_HOME")
     return Path(configured) if configured else Path.home() / ".cache"
 

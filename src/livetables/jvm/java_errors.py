@@ -1,4 +1,4 @@
-"""What Java throws, as it reaches Python."""
+"""Java exceptions, as they reach Python."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ JAVA_ERRORS = (Py4JJavaError, CapturedException)  # PySpark turns some of Java's
 
 
 def java_causes(error: BaseException) -> list[Any]:
-    """The Java exception behind an error, and what caused it, down to its root; none behind an error of Python."""
+    """Return the Java exception behind an error and its causes, down to the root; empty for an error of Python."""
     return list(
         with_causes(error.java_exception if isinstance(error, Py4JJavaError) else getattr(error, "_origin", None))
     )
 
 
 def with_causes(throwable: Any) -> Iterator[Any]:
-    """A Java exception, and what caused it, down to its root."""
+    """Yield a Java exception and its causes, down to the root."""
     while throwable is not None:
         yield throwable
         throwable = throwable.getCause()
@@ -33,24 +33,34 @@ CHECKPOINT_CODE = re.compile(
     r"(checkpointing\.\w*(Log|Seq|FileManager)|runtime\.StreamMetadata|state\.(?!package|StateStore\w*RDD))"
     r"|org\.rocksdb\.|\[(MALFORMED_LOG_FILE|CANNOT_LOAD_STATE_STORE|MALFORMED_CHECKPOINT)"
 )
-# What has nothing to do with the content of files, and may pass.
+# Causes that have nothing to do with the content of files, and may be temporary.
 RESOURCES = re.compile(
-    r"No space left|[Qq]uota|Permission denied|Too many open files|OutOfMemoryError|Connection refused|timed out"
+    r"No space left|File too large|[Qq]uota|Permission denied|Too many open files|OutOfMemoryError"
+    r"|Connection refused|timed out"
 )
 
 
 def is_of_checkpoint(trace: str) -> bool:
-    """Whether a Java exception, printed with its causes, comes from reading a checkpoint, and will come again."""
+    """Whether a Java exception, printed with its causes, comes from reading a checkpoint, and will be repeated."""
     return bool(CHECKPOINT_CODE.search(trace)) and not RESOURCES.search(trace)
 
 
+# What Spark says in micro-batches, and the consumer in real time.
+GONE = re.compile(r"KAFKA_DATA_LOSS|org\.apache\.kafka\.clients\.consumer\.OffsetOutOfRangeException")
+
+
+def is_of_lost_records(trace: str) -> bool:
+    """Whether a Java exception, printed with its causes, says that Kafka no longer has what is to be read next."""
+    return bool(GONE.search(trace))
+
+
 def printed(driver: Any, throwable: Any) -> str:
-    """A Java exception with its causes and where they come from."""
+    """Return a Java exception as text, with its causes and their stack traces."""
     return str(driver._jvm.org.apache.spark.util.Utils.exceptionString(throwable))
 
 
 def class_names(error: BaseException) -> list[str]:
-    """What the Java exception and its causes are called, each followed by the classes that it is derived from."""
+    """Return the class names of the Java exception and its causes, each followed by its superclasses."""
     return [kind.getSimpleName() for throwable in java_causes(error) for kind in _lineage(throwable.getClass())]
 
 

@@ -21,12 +21,12 @@ from livetables.jvm.jars import engine_jar, jar_directory
 HADOOP_DEFAULTS = Path(__file__).parent / "hadoop_defaults"
 
 ANYWHERE: Mapping[str, str] = {
-    # A server that nobody has asked for, and that knows no key.
+    # A server that nobody needs, and that has no authentication.
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     # Kafka timestamps are instants: no reader's time zone may change a value.
     "spark.sql.session.timeZone": "UTC",
-    # Columns are called exactly as the records' fields are.
+    # Columns have exactly the names of the records' fields.
     "spark.sql.caseSensitive": "true",
     # State on disk, with only the changes of a batch uploaded: memory does not grow with the topics.
     "spark.sql.streaming.stateStore.providerClass": (
@@ -45,12 +45,12 @@ ANYWHERE: Mapping[str, str] = {
     "spark.shuffle.streaming.networkBufferMaxWaitTimeMs": "4",
     # The server refuses a gap in the batches; a second check of every commit of the state finds nothing more.
     "spark.sql.streaming.stateStore.commitValidation.enabled": "false",
-    # Code for whole stages is made and compiled anew for every query that starts: without it the first batch of a
+    # Code for whole stages is generated and compiled again for every query that starts: without it the first batch of a
     # process takes 6.9 instead of 8.7 s and real time starts in 3.4 instead of 5.6, at the same rate of a backlog.
     "spark.sql.codegen.wholeStage": "false",
     # The text of every plan is made for a UI that does not show more than this.
     "spark.sql.ui.explainMode": "simple",
-    # The last task that starts is told at once, not with the next heartbeat: a build waits for all tasks of real time.
+    # The start of the last task is reported at once, not with the next heartbeat: a build in real time waits for it.
     "spark.ui.liveUpdate.period": "0",
     # Each generation reads with consumers of its own; those of one that has retired would stay for five minutes.
     "spark.kafka.consumer.cache.timeout": "60s",
@@ -84,7 +84,7 @@ SPARK_REDACTION = "(?i)secret|password|token|access[.]?key|jaas|credential"
 # A deep plan overflows the default stack in the stream's thread; parallel GC has the best throughput on few cores.
 # Below its size, metaspace that grows makes no full collections: with Java's 21 MB there are several in the first
 # minute, of 85 to 320 ms each, the last of them when real time starts (measured).
-# A JVM that has run out of memory may go on without one of its threads: it ends instead, and is started again.
+# A JVM that has run out of memory may continue without one of its threads: it exits instead, and is restarted.
 JVM_OPTIONS = "-Xss16m -XX:+UseParallelGC -XX:MetaspaceSize=256m -XX:+ExitOnOutOfMemoryError"
 
 
@@ -94,7 +94,7 @@ SLOTS = 1024
 
 
 def with_room(master: str) -> str:
-    """A `master` on this machine with a slot for every task; others as they are."""
+    """Return a `master` on this machine with a slot for every task; others unchanged."""
     return f"local[{SLOTS}]" if re.match(r"local(\[|$)", master) else master
 
 
@@ -105,7 +105,7 @@ def session_settings(
     shuffle_partitions: int = 2,
     extra: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """Everything that Spark is told under a `master`. `extra` settings win over everything here."""
+    """Return all settings of Spark under a `master`. `extra` settings win over everything here."""
     jars = [*sorted(str(jar) for jar in jar_directory("spark").glob("*.jar")), str(engine_jar())]
     settings = {
         **ANYWHERE,
@@ -131,7 +131,7 @@ def session_settings(
 
 
 def submitted_settings() -> dict[str, str]:
-    """What spark-submit was told, in a process that it has started: the JVM runs already, and has them."""
+    """Return the settings of spark-submit, in a process that it has started: the JVM runs already, and has them."""
     SparkContext._ensure_initialized()  # connects to that JVM, as the session will
     return dict(SparkConf().getAll())
 
@@ -168,8 +168,8 @@ def start_session(
 
 
 def _start_jvm(settings: Mapping[str, str]) -> None:
-    """Start the driver's JVM, if there is none yet. What a process is started with is in the list of processes: secrets
-    are set later."""
+    """Start the driver's JVM, if none runs yet. Its command line is visible in the list of processes: secrets are set
+    later."""
     if SparkContext._gateway is None:
         conf = SparkConf(loadDefaults=False)
         for name, value in settings.items():

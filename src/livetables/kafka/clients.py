@@ -117,7 +117,7 @@ def with_own_login(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 class Making(Future[Any]):
-    """A client that is being made; `failed_before` is why the one before it could not be."""
+    """A client that is being made; `failed_before` is why the previous one could not be."""
 
     def __init__(self, failed_before: BaseException | None) -> None:
         super().__init__()
@@ -419,9 +419,9 @@ class Clients:
             asked = SparkContext._gateway.new_array(self._java("javax.security.auth.callback.Callback"), 1)
             asked[0] = self._java(f"{oauth}.OAuthBearerTokenCallback")()
             handler.handle(asked)
-        except JAVA_ERRORS as told:
+        except JAVA_ERRORS as error:
             problem, cure = NO_TOKEN
-            return PassingTopicError(problem.format(cause=self._cause(told)), cure)
+            return PassingTopicError(problem.format(cause=self._cause(error)), cure)
         except (Py4JError, TypeError):  # of no use to it, as the handler of another mechanism
             return None
         return None

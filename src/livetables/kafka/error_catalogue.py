@@ -22,7 +22,7 @@ REFUSED = (
 MEANINGS: Mapping[str, tuple[str, str]] = {
     "UnknownTopicOrPartitionException": ("topic {topic} does not exist", "create it, or name one that exists"),
     "UnknownTopicIdException": ("topic {topic} does not exist any more", "create it, or name one that exists"),
-    "InvalidTopicException": ("{topic} is no name of a topic", TOPIC_CURE),
+    "InvalidTopicException": ("{topic} is not a valid topic name", TOPIC_CURE),
     "TopicAuthorizationException": (
         "topic {topic} is not authorised for this client",
         "grant its user Describe and Read on it (on the control topic Write and Create too)",
@@ -43,7 +43,7 @@ MEANINGS: Mapping[str, tuple[str, str]] = {
         "the Kafka broker and this client do not trust each other: {cause}",
         "check kafka.ssl.truststore.* (whom this client trusts) and kafka.ssl.keystore.* (its own certificate)",
     ),
-    "LoginException": ("the login at the Kafka broker cannot begin: {cause}", "mend kafka.sasl.*"),
+    "LoginException": ("the login at the Kafka broker cannot begin: {cause}", "fix kafka.sasl.*"),
     "RecordTooLargeException": ("the message is too large for topic {topic}", "send a smaller one"),
     "RetriableException": ("the Kafka broker cannot serve topic {topic} now: {cause}", "look at its log if this lasts"),
 }
@@ -56,13 +56,13 @@ NOT_LET_IN = (
     "LoginException",
 )
 # They may be over when it is tried again, though nobody changes a topic or a setting. Users, certificates and tokens
-# are mended elsewhere, and a client that is not let in knows nothing of any topic.
+# are fixed elsewhere, and a client that is not let in knows nothing of any topic.
 PASSING = ("LeaderNotAvailableException", "TimeoutException", "RetriableException", *NOT_LET_IN)
 NO_TOKEN = (
     "no OAuth token for the Kafka broker: {cause}",
     "check kafka.sasl.oauthbearer.token.endpoint.url, and clientId and clientSecret in kafka.sasl.jaas.config",
 )
-NOT_KNOWN = ("the Kafka client cannot work on topic {topic}: {cause}", "mend the kafka.* property that this is about")
+NOT_KNOWN = ("the Kafka client cannot work on topic {topic}: {cause}", "fix the kafka.* property that this is about")
 
 
 class MissingTopicError(TopicError):
@@ -80,14 +80,14 @@ def topic_error(topic: str, class_names: Iterable[str], *, servers: str, cause: 
 
 
 def root_cause(error: Exception) -> str:
-    """What the root cause says, or what it is called when it says nothing."""
+    """The message of the root cause, or its class where it has none."""
     *_, root = java_causes(error)
-    said = (root.getMessage() or "").strip()
-    if " " in said:
-        return str(said)
+    message = (root.getMessage() or "").strip()
+    if " " in message:
+        return str(message)
     # Only a path or a host: NoSuchFileException, UnknownHostException.
     kind = re.sub(r"(?<!^)(?=[A-Z])", " ", root.getClass().getSimpleName().removesuffix("Exception")).lower()
-    return f"{kind} {said}".strip()
+    return f"{kind} {message}".strip()
 
 
 def shown(name: str) -> str:

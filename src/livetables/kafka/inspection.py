@@ -28,7 +28,7 @@ class Inspection(Clients):
     """Looks at a Kafka with the user's own Java properties. Nothing is written."""
 
     def nodes(self, deadline: float) -> list[tuple[str, int]]:
-        """Where the brokers say that they are to be reached. A TopicError tells why they do not answer."""
+        """Where the brokers say that they are to be reached. A TopicError has the reason why they do not answer."""
         with self.translating_errors("*"):
             asked = self._admin(deadline).describeCluster().nodes()
             # A list, since Python cannot go through any collection of Java's.
@@ -42,7 +42,7 @@ class Inspection(Clients):
             return {str(operation) for operation in self._answer(asked, deadline).authorizedOperations() or ()}
 
     def check_creation(self, topic: str, deadline: float) -> None:
-        """Returns when the topic could be created, which it is not; a TopicError tells why it cannot."""
+        """Returns when the topic could be created, which it is not; a TopicError has the reason why it cannot."""
         optional = self._java("java.util.Optional")
         new = self._java(f"{ADMIN}.NewTopic")(topic, optional.of(1), optional.empty())
         only_asked = self._java(f"{ADMIN}.CreateTopicsOptions")().validateOnly(True)

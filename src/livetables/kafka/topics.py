@@ -35,7 +35,7 @@ SECONDS_A_TOPIC = 0.05  # more for each, since a start may ask for all that a th
 
 @dataclass(frozen=True)
 class TopicProblem:
-    """Why a topic cannot be read, and what mends it."""
+    """Why a topic cannot be read, and how to fix it."""
 
     reason: str
     is_passing: bool = False  # whether it may be gone later, though nobody changes a topic or a setting
@@ -114,7 +114,7 @@ class ControlTopic(ClientsOwner):
     """Reads and writes the control topic. One thread reads at a time; any thread may send.
 
     Whatever fails, what `read` has not returned is read again, and a PassingTopicError says that trying again may be
-    all that is needed. A topic that was replaced is told of once, as an error, and then read from its beginning.
+    all that is needed. A topic that was replaced is reported once, as an error, and then read from its beginning.
     """
 
     def __init__(self, spark: SparkSession, properties: Mapping[str, str], topic: str) -> None:

@@ -5,7 +5,7 @@ A broker's directory holds everything it needs to come back at the same address 
     ports.json           the ports, chosen once
     server.properties    written anew at every start, so that a newer livetables brings its newer settings
     log4j2.properties    likewise
-    broker.log           what Kafka and the JVM had to say, over all starts
+    broker.log           what Kafka and the JVM logged, over all starts
     data/                Kafka's own: records and metadata
 
 The broker never outlives the process that started it, not even when that process is killed with SIGKILL.
@@ -99,7 +99,7 @@ class Broker:
 
     @property
     def exit_code(self) -> int | None:
-        """How the broker's process ended by itself, as subprocess tells it; None while it runs or there is none."""
+        """How the broker's process ended by itself, as subprocess has it; None while it runs, or before."""
         return None if self._process is None else self._process.poll()
 
     def choose_address(self) -> str:
@@ -272,8 +272,8 @@ def _failure(problem: str, log: Path, log_start: int) -> BrokerError:
         lines = file.read().decode(errors="replace").splitlines()[-LOG_LINES_SHOWN:]
     output = "\n    ".join(lines) or "(it logged nothing)"
     return BrokerError(
-        f"{problem}; the last it said:\n    {output}",
-        "mend what its log complains about; if it lacks memory give it more (heap_megabytes), "
+        f"{problem}; its last output:\n    {output}",
+        "fix what its log complains about; if it lacks memory give it more (heap_megabytes), "
         "if its data is damaged remove its directory",
     )
 

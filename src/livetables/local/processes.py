@@ -128,7 +128,7 @@ def ending_cause(code: int, output: str) -> str:
     if code < 0:
         return f"was killed by {signal.Signals(-code).name}"
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    last = f"; the last it said: {lines[-1][:CAUSE_CHARACTERS_MAX]}" if lines else ""
+    last = f"; its last output: {lines[-1][:CAUSE_CHARACTERS_MAX]}" if lines else ""
     return f"ended with code {code}{last}"
 
 

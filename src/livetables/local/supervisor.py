@@ -16,7 +16,7 @@ from livetables.model.errors import LivetablesError
 
 FIRST_DELAY_SECONDS = 1.0
 DELAY_SECONDS_MAX = 30.0
-HEALTHY_SECONDS = 60.0  # a process that has lived so long has not died of the reason that the one before it died of
+HEALTHY_SECONDS = 60.0  # a process that has lived so long has not died of what the previous one died of
 LOOK_SECONDS = 0.1
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class Child(Protocol):
         """None while there is none."""
 
     def start(self) -> None:
-        """Start it, also again; a LivetablesError tells why it cannot be."""
+        """Start it, also again; a LivetablesError has the reason why it cannot be."""
 
     def ended(self) -> Ending | None:
         """How it ended by itself; None while it runs. Nothing that it started is left by then."""

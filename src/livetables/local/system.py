@@ -5,7 +5,7 @@ Its directory, `.livetables`, holds everything that it keeps:
     up.json            addresses, key and process ids, while it runs
     up.lock            held by the one that runs
     broker/            the embedded broker's records
-    logs/              what server and pipeline said, and `up.log` when they were started and ended
+    logs/              what server and pipeline logged, and `up.log` when they were started and ended
     livetables-spark/  what Spark needs while it runs
     store.duckdb       the tables, and `checkpoints/` how far they have got, unless the configuration says otherwise
 """
@@ -56,7 +56,7 @@ def run_system(
 ) -> None:
     """Run everything until `stop` is set; `ready` is called once, when the tables can be used.
 
-    A LivetablesError tells what kept it from starting. Either way nothing is left running at the end.
+    A LivetablesError has the reason why it cannot start. Either way nothing is left running at the end.
     """
     with held(system.directory), ExitStack() as at_the_end:
         server_config = system.config.server
@@ -97,7 +97,7 @@ def run_system(
             "LIVETABLES_PIPELINE_SERVER": flight,
         }
         logs = system.directory / "logs"
-        is_serving = threading.Event()  # told by itself: another server might answer at its address
+        is_serving = threading.Event()  # set by itself: another server might answer at its address
         server = VerbProcess(
             "server",
             ["serve", *system.arguments],

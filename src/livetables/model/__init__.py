@@ -1,1 +1,1 @@
-"""What everything here speaks of: tables and views, changes, control messages, errors, and their forms on a wire."""
+"""The values that all processes share: tables and views, changes, control messages, errors, and their wire formats."""

@@ -1,7 +1,7 @@
-"""The checksum of rows, by which a client can tell that an answer came as the server made it.
+"""The checksum of rows, by which a client can verify that an answer arrived as the server sent it.
 
-It is of what the rows are, not of how Arrow holds them: chunks, padding and what is in the place of a missing value do
-not count. docs/PROTOCOL.md defines it.
+It is of what the rows are, not of how Arrow stores them: chunks, padding and the bytes in the place of a missing value
+do not count. docs/PROTOCOL.md defines it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ OFFSET = struct.Struct("<i")
 
 
 def content_checksum(rows: pa.Table) -> str:
-    """The CRC-32 of all columns, one after another, as 8 hex digits."""
+    """Return the CRC-32 of all columns, one after another, as 8 hex digits."""
     found = 0
     for column in rows.columns:
         for data in _canonical(column):
@@ -26,7 +26,7 @@ def content_checksum(rows: pa.Table) -> str:
 
 
 def _canonical(column: pa.ChunkedArray) -> Iterator[pa.Buffer]:
-    """Which rows have a value, and the values."""
+    """Return which rows have a value, and the values."""
     yield from _fixed(pc.is_valid(column).cast(pa.uint8()))
     if pa.types.is_string(column.type):
         texts = pc.fill_null(column, "")
@@ -40,7 +40,7 @@ def _canonical(column: pa.ChunkedArray) -> Iterator[pa.Buffer]:
 
 
 def _fixed(column: pa.ChunkedArray) -> Iterator[pa.Buffer]:
-    """The values of a column, none of which is missing, and all of which have one width."""
+    """Return the values of a column, none of which is missing, and all of which have one width."""
     width = column.type.bit_width // 8
     for chunk in column.chunks:
         if len(chunk):

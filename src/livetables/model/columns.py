@@ -1,8 +1,8 @@
 """The types of columns: everything that differs between them, in Python, is described here once.
 
 A type's name is the same everywhere: in a configuration, in the plan that Java reads, in frames and pages. What depends
-on the record format is with the format: `formats/json.py` has the values of JSON that a type takes. Java switches over
-the names in the plan itself: `Type` and `Parser` in `jvm/java/MatchOperator.java` parse and pack a value, and
+on the record format is with the format: `formats/json.py` has the values of JSON that a type accepts. Java switches
+over the names in the plan itself: `Type` and `Parser` in `jvm/java/MatchOperator.java` parse and pack a value, and
 `jvm/java/FrameWriter.java` makes an Arrow column of it.
 """
 
@@ -55,8 +55,8 @@ class ColumnKind:
 
     @cached_property
     def arrow(self) -> pa.DataType:
-        """The Arrow type, as DuckDB returns it."""
-        # Late: a configuration has types of columns too, and pyarrow takes longer to load than all that reads one.
+        """Return the Arrow type, as DuckDB returns it."""
+        # Imported late: a configuration has column types too, and pyarrow takes longer to load than all that reads one.
         import pyarrow as pa
 
         return self.arrow_type(pa)
@@ -65,7 +65,7 @@ class ColumnKind:
 def _text(value: Scalar) -> str:
     if not isinstance(value, str):
         raise ValueError("not a text")
-    value.encode()  # a lone surrogate is no text
+    value.encode()  # a lone surrogate is not valid text
     return value
 
 
@@ -174,7 +174,7 @@ TIMESTAMP = ColumnKind(
 
 COLUMN_KINDS: Mapping[str, ColumnKind] = {kind.name: kind for kind in (STRING, INT64, DOUBLE, BOOL, TIMESTAMP)}
 COLUMN_TYPES: tuple[ColumnType, ...] = tuple(kind.name for kind in COLUMN_KINDS.values() if kind.name != "timestamp")
-TEXT_TYPE: ColumnType = "string"  # takes every value of JSON but objects and arrays
+TEXT_TYPE: ColumnType = "string"  # accepts every value of JSON but objects and arrays
 
 
 def kind_of(data_type: pa.DataType) -> ColumnKind:

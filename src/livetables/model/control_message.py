@@ -11,8 +11,8 @@
 
 A field that is missing, null or blank keeps the current value. Every other field is unknown. On the control topic
 (`parse`) unknown fields are ignored, and the log and `control_raw` report them: producers may have fields of their own.
-Whoever sends through the server, by HTTP, the command line, Python or the page (`check`), gets an error instead that
-names the known ones.
+Through the server, by HTTP, the command line, Python or the page (`check`), they are an error that names the known
+ones.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class ControlMessage:
     rollback: bool = False
     discard: str | None = None  # the name of a kept generation, to be removed
     ignored: tuple[str, ...] = ()
-    message_id: str | None = None  # the same again is the same message, sent twice
+    message_id: str | None = None  # two messages with the same one are one message, sent twice
     system: str | None = None  # that it is for
     joins: Mapping[str, str] = field(default_factory=dict)  # by view, of those that are named
 
@@ -65,7 +65,7 @@ class ControlMessage:
 
 @dataclass(frozen=True)
 class Unreadable:
-    """A message that nobody can act on, and why."""
+    """A message that cannot be read, and why."""
 
     reason: str
 

@@ -38,7 +38,7 @@ ErrorCode = Literal[
 
 @dataclass(frozen=True)
 class ErrorKind:
-    """What an error code means to HTTP, to a WebSocket and to who sent the request."""
+    """What an error code means for HTTP, for a WebSocket and for the client."""
 
     status: int  # of the HTTP response
     close_code: int = 4400  # of a WebSocket that is closed because of it
@@ -111,7 +111,7 @@ class RequestError(LivetablesError):
 
     def __init__(self, code: ErrorCode, problem: str, cure: str) -> None:
         super().__init__(problem, cure)
-        self.code = code  # one of a newer server may be none of ours
+        self.code = code  # a newer server may have others
 
     @property
     def is_retryable(self) -> bool:

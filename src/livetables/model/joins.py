@@ -32,11 +32,11 @@ class JoinKind:
     # The side that has one row for each of its records, and the side of the latest match; None: a row for each pair.
     versioned: tuple[Side, Side] | None = None
     removes_unmatched: bool = False  # whether a left record has a row without a match, removed when it finds one
-    has_lookback: bool = False  # whether a match may be bound to be recent
+    has_lookback: bool = False  # whether the age of a match may be limited
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The columns that identify a row of the view."""
+        """Return the columns that identify a row of the view."""
         return (IDS[self.versioned[0]],) if self.versioned else (LEFT_ID, RIGHT_ID)
 
     @property
@@ -54,7 +54,7 @@ JOIN_KINDS: Mapping[JoinType, JoinKind] = {kind.name: kind for kind in (INNER, L
 JOIN_TYPES: tuple[JoinType, ...] = tuple(JOIN_KINDS)
 DEFAULT_JOIN = LEFT
 LOOKBACK_CURE = " or ".join(f'join = "{kind.name}"' for kind in JOIN_KINDS.values() if kind.has_lookback)
-OTHER_JOINS = ("leftanti", "leftsemi")  # begin like one of ours and mean something else
+OTHER_JOINS = ("leftanti", "leftsemi")  # start like one of ours and mean something else
 JOIN_CURE = "use a name that begins with " + ", ".join(
     beginning for kind in JOIN_KINDS.values() for beginning in kind.beginnings
 )

@@ -27,7 +27,7 @@ RIGHTS: Mapping[Role, frozenset[Right]] = {
     "operator": frozenset({"read", "control"}),
     "pipeline": frozenset({"write"}),
 }
-NEEDED: Mapping[Right, Role] = {"read": "viewer", "control": "operator", "write": "pipeline"}  # the least that has it
+NEEDED: Mapping[Right, Role] = {"read": "viewer", "control": "operator", "write": "pipeline"}  # the lowest that has it
 WHAT: Mapping[Right, str] = {"read": "reading tables", "control": "sending control messages", "write": "writing tables"}
 VARIABLES: Mapping[Role, str] = {
     "viewer": "LIVETABLES_VIEWER_TOKEN",
@@ -38,14 +38,14 @@ VARIABLES: Mapping[Role, str] = {
 
 @dataclass(frozen=True)
 class RoleKey:
-    """A key and the role of those who have it."""
+    """A key and its role."""
 
     token: str = field(repr=False)
     role: Role = "operator"
 
 
 def role_key(line: str) -> RoleKey:
-    """The key in a line like `viewer KEY`. A line without a role is an operator's key."""
+    """Return the key in a line like `viewer KEY`. A line without a role is an operator's key."""
     role, _, rest = line.strip().replace("\t", " ").partition(" ")
     for each in ROLES:
         if role.lower() == each and rest.strip():
@@ -59,7 +59,7 @@ def has_right(role: Role, right: Right, roles: Collection[Role]) -> bool:
 
 
 def refusal(role: Role, right: Right) -> RequestError:
-    """What somebody is sent whose role does not have a right."""
+    """Return the error for a client whose role does not have a right."""
     needed = NEEDED[right]
     also = ", or an operator's" if right == "read" else ""
     return RequestError(

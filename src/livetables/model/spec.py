@@ -1,7 +1,7 @@
 """What a generation is made of, as frozen values: building one runs nothing.
 
 A record's `_id` packs its partition and offset into one int64, so that ids of a topic are unique, sort like
-(partition, offset), and can be taken apart again.
+(partition, offset), and can be split again.
 """
 
 from __future__ import annotations
@@ -42,6 +42,18 @@ class Column:
 
 
 @dataclass(frozen=True)
+class Retain:
+    """How much of a table is kept: the newest records, as far as every limit that is set allows.
+
+    Newest is by (ts, partition, offset). The age is counted from the newest record, so that it depends on no clock.
+    """
+
+    rows: int | None = None
+    seconds: int | None = None
+    bytes: int | None = None  # of the rows of the table alone: its texts in UTF-8, and 8 for each other column
+
+
+@dataclass(frozen=True)
 class Table:
     """A topic read as a table. `name` is what views and control messages call it, `publish` what readers call it."""
 
@@ -51,8 +63,9 @@ class Table:
     publish: str
     aliases: tuple[str, ...] = ()
     start: Start = "earliest"
-    strict: bool = False  # whether a value of another JSON type is never converted
+    strict: bool = False  # whether values of another JSON type are dead letters, never converted
     timestamp: Timestamp = "kafka"  # what `ts` is
+    retain: Retain | None = None  # None: every record
 
 
 @dataclass(frozen=True)
@@ -76,11 +89,11 @@ class View:
 
 @dataclass(frozen=True)
 class GenerationSpec:
-    """All tables and views of one generation: one streaming query carries them together."""
+    """All tables and views of one generation: one streaming query has them all."""
 
     tables: tuple[Table, ...]
     views: tuple[View, ...]
-    # The view whose join `joinType` in control messages means. It is no part of what a generation is: neither equality
+    # The view whose join `joinType` in control messages means. It is not part of a generation: neither equality
     # nor fingerprints depend on it.
     join_type_view: str | None = field(default=None, compare=False, repr=False)
 
@@ -94,12 +107,12 @@ def is_topic_name(name: str) -> bool:
 
 
 def record_id(partition: int, offset: int) -> int:
-    """The `_id` of a record."""
+    """Return the `_id` of a record."""
     return (partition << OFFSET_BITS) | offset
 
 
 def record_position(row_id: int) -> tuple[int, int]:
-    """The (partition, offset) of a record's `_id`."""
+    """Return the (partition, offset) of a record's `_id`."""
     return row_id >> OFFSET_BITS, row_id & ((1 << OFFSET_BITS) - 1)
 
 
@@ -118,7 +131,7 @@ class JoinedColumn:
 
 
 def joined_columns(left: Table, right: Table, on: str) -> tuple[JoinedColumn, ...]:
-    """The columns of a view, in order: the ids and times of both records, left's columns, right's without the key.
+    """Return a view's columns, in order: the ids and times of both records, left's columns, right's without the key.
 
     A right column whose name the left has too becomes `<right>_<column>`.
     """
@@ -143,12 +156,12 @@ def joined_columns(left: Table, right: Table, on: str) -> tuple[JoinedColumn, ..
 
 
 def joined_column_names(left: Table, right: Table, on: str) -> tuple[str, ...]:
-    """The names of all columns that a view may have, in order."""
+    """Return the names of all columns that a view may have, in order."""
     return tuple(column.name for column in joined_columns(left, right, on))
 
 
 def view_columns(view: View, left: Table, right: Table) -> tuple[JoinedColumn, ...]:
-    """The columns of a view, in order. Where it chooses, ids and times of both records stay as internal columns."""
+    """Return a view's columns, in order. Where it chooses, ids and times of both records stay as internal columns."""
     joined = joined_columns(left, right, view.on)
     if view.columns is None:
         return joined
@@ -162,5 +175,5 @@ def view_columns(view: View, left: Table, right: Table) -> tuple[JoinedColumn, .
 
 
 def time_columns(left: Table, right: Table) -> tuple[str, str]:
-    """The names of the joined columns with the times of both records."""
+    """Return the names of the joined columns with the times of both records."""
     return f"{left.name}_ts", f"{right.name}_ts"

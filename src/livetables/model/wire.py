@@ -1,4 +1,4 @@
-"""What goes between the pipeline, the server and Python: batches, frames and shapes as bytes, and reports.
+"""Wire formats between the pipeline, the server and Python: batches, frames and shapes as bytes, and reports.
 
 Bytes are the length of a header, the header in JSON, and Arrow IPC streams. A table's changes, as clients get them, are
 an Arrow stream with a header in its schema's metadata.
@@ -15,17 +15,17 @@ from typing import Any, Literal, NamedTuple, get_args
 import pyarrow as pa
 
 from livetables.model.change import Batch, TableChanges, TableShape
-from livetables.model.spec import OFFSET_BITS
+from livetables.model.spec import OFFSET_BITS, Retain
 
 LENGTH = struct.Struct("<Q")
 NO_BATCH = -1  # the sequence of a generation before its first commit
-DELETED = "_deleted"  # the column of changes that tells whether a row is gone
+DELETED = "_deleted"  # the column of changes that is true for a removed row
 HEADER = b"livetables"  # where a schema's metadata has the header
 
 
 StreamKind = Literal["rows", "removed", "unknown"]
 STREAM_KINDS: tuple[StreamKind, ...] = get_args(StreamKind)
-PARTITIONS_MAX = 1 << (63 - OFFSET_BITS)  # more do not fit into a record's id
+PARTITIONS_MAX = 1 << (63 - OFFSET_BITS)  # more would overflow a record's id
 
 RUNS_PER_PIPELINE = 1_000_000  # a run is the pipeline's number times this, and how often its queries were started
 
@@ -59,7 +59,7 @@ class SourceReport:
 
 @dataclass(frozen=True)
 class PipelineReport:
-    """How a pipeline as a whole fares."""
+    """Figures of a pipeline as a whole."""
 
     started: float  # in seconds since 1970
     query_restarts: int  # since then
@@ -74,7 +74,7 @@ class Holder:
 
     host: str
     pid: int
-    machine: str  # what tells its process ids from those of other machines and containers
+    machine: str  # whose process ids these are: of a machine or container
     since: str
 
     @property
@@ -87,7 +87,7 @@ class Holder:
 
 @dataclass(frozen=True)
 class ControlRequest:
-    """A control message that a client wants to have published."""
+    """A control message from a client, to be published."""
 
     request_id: int
     fields: Mapping[str, Any]
@@ -104,9 +104,9 @@ class Receipt:
 
 
 class Place(NamedTuple):
-    """A state of a table to go on from: that after commit `sequence` of a generation.
+    """A state of a table to continue from: that after commit `sequence` of a generation.
 
-    A generation that is built anew may get the name of one that was lost: when it was `begun` tells them apart.
+    A new generation may get the name of one that was lost: `begun`, its time, distinguishes them.
     """
 
     generation: str
@@ -126,7 +126,7 @@ class ChangeTimes:
 
 @dataclass(frozen=True)
 class ChangesHeader:
-    """What is told with the changes of a table: up to which place they go, and whether they are the whole table."""
+    """Header of the changes of a table: up to which place they go, and whether they are the whole table."""
 
     table: str
     place: Place
@@ -136,7 +136,7 @@ class ChangesHeader:
     checksum: str | None = None  # of the rows, if it was asked for
 
     def on(self, schema: pa.Schema) -> pa.Schema:
-        told = {
+        fields = {
             "table": self.table,
             **self.place._asdict(),
             "is_snapshot": self.is_snapshot,
@@ -144,14 +144,14 @@ class ChangesHeader:
             "receipt": asdict(self.receipt) if self.receipt else None,
             **({"checksum": self.checksum} if self.checksum else {}),
         }
-        return schema.with_metadata({HEADER: json.dumps(told)})
+        return schema.with_metadata({HEADER: json.dumps(fields)})
 
     @classmethod
     def of(cls, schema: pa.Schema) -> ChangesHeader:
-        told = json.loads(schema.metadata[HEADER])
-        place = Place(told["generation"], told["sequence"], told["begun"])
-        receipt = ChangeTimes(**told["receipt"]) if told["receipt"] else None
-        return cls(told["table"], place, told["is_snapshot"], tuple(told["key"]), receipt, told.get("checksum"))
+        fields = json.loads(schema.metadata[HEADER])
+        place = Place(fields["generation"], fields["sequence"], fields["begun"])
+        receipt = ChangeTimes(**fields["receipt"]) if fields["receipt"] else None
+        return cls(fields["table"], place, fields["is_snapshot"], tuple(fields["key"]), receipt, fields.get("checksum"))
 
 
 @dataclass(frozen=True)
@@ -193,18 +193,8 @@ class FramePart:
     kafka_ms: int = -1  # the newest Kafka timestamp of its records; -1: it has none
 
 
-def encode_part(part: FramePart) -> bytes:
-    header = {
-        **{name: getattr(part, name) for name in PART_FIELDS},
-        "streams": [{"table": stream.table, "kind": stream.kind} for stream in part.streams],
-        "lengths": [stream.data.size for stream in part.streams],
-        "marks": part.marks,
-    }
-    return b"".join([_header(header), *(stream.data for stream in part.streams)])
-
-
 def decode_part(data: bytes | pa.Buffer) -> FramePart:
-    """Take the header apart; the streams are not looked into."""
+    """Read the header; the streams are not decoded."""
     header, buffers = _parts(data)
     header = {**PART_DEFAULTS, **header}
     for name, kind in PART_FIELDS.items():
@@ -272,6 +262,9 @@ def encode_shape(shape: TableShape) -> bytes:
         "join": shape.join,
         "topic": shape.topic,
         "strict": shape.strict,
+        "times": shape.times,
+        "sides": shape.sides,
+        "retain": asdict(shape.retain) if shape.retain else None,
     }
     stream = _ipc(shape.schema.empty_table())
     return b"".join([_header({**header, "lengths": [len(stream)]}), stream])
@@ -279,6 +272,7 @@ def encode_shape(shape: TableShape) -> bytes:
 
 def decode_shape(data: bytes | pa.Buffer) -> TableShape:
     header, (table,) = _decoded(data)
+    retain = header.get("retain")
     return TableShape(
         header["name"],
         table.schema,
@@ -290,7 +284,11 @@ def decode_shape(data: bytes | pa.Buffer) -> TableShape:
         header["scope"],
         header["join"],
         header["topic"],
-        header.get("strict", False),  # a store may have been written before there was such a thing
+        # A store may have been written before there was what follows.
+        header.get("strict", False),
+        tuple(header.get("times", ())),
+        tuple(tuple(side) for side in header.get("sides", ())),
+        Retain(**retain) if retain else None,
     )
 
 
@@ -303,18 +301,18 @@ def _kind(value: Any) -> StreamKind:
 
 def _partition(value: str) -> int:
     if not (value.isascii() and value.isdecimal() and int(value) < PARTITIONS_MAX):
-        raise ValueError(f"{value!r} is no partition")
+        raise ValueError(f"{value!r} is not a partition")
     return int(value)
 
 
 def _offset(value: Any) -> int:
     if type(value) is not int or not 0 <= value < 1 << OFFSET_BITS:
-        raise ValueError(f"{value!r} is no offset")
+        raise ValueError(f"{value!r} is not an offset")
     return value
 
 
 def _header(header: dict[str, Any]) -> bytes:
-    """A header with its length, as long as keeps the Arrow data after it aligned."""
+    """Return a header with its length, padded so that the Arrow data after it is aligned."""
     text = json.dumps(header).encode()
     padded = text + b" " * (-(len(text) + LENGTH.size) % 64)
     return LENGTH.pack(len(padded)) + padded

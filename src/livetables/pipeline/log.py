@@ -15,5 +15,5 @@ def log_event(event: str, **values: object) -> None:
 
 
 def warn(event: str, **values: object) -> None:
-    """Log what somebody should look at."""
+    """Log something that an operator should check."""
     log.log_event(_log, event, logging.WARNING, **values)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from livetables.config.load import server_ca
 from livetables.config.values import Config, PipelineConfig
 from livetables.jvm.session import JVM_OPTIONS, start_session
 from livetables.kafka.topics import ControlTopic, KafkaTopics
@@ -19,10 +20,11 @@ from livetables.pipeline.control.inbox import ControlPublisher, Inbox
 from livetables.pipeline.control.orchestrator import Orchestrator
 from livetables.pipeline.control.system import system_of
 from livetables.pipeline.generations.checkpoints import Checkpoints
-from livetables.pipeline.generations.generation import GenerationContext
-from livetables.pipeline.server_client import NoAnswerError
+from livetables.pipeline.generations.context import SERVER_PATIENCE_SECONDS, GenerationContext
+from livetables.pipeline.server_client import ServerClient
+from livetables.pipeline.table_server import NoAnswerError
 
-LOOP_PATIENCE_SECONDS = 3.0  # the loop asks again by itself
+LOOP_PATIENCE_SECONDS = 3.0  # the loop retries by itself
 LOOK_SECONDS_MAX = 5.0
 AGAIN_SECONDS = 2.0
 OWN_DIRECTORY = "livetables-spark"
@@ -32,9 +34,9 @@ MARKER = ".made-by-livetables"  # in a directory whose content is ours to remove
 def run_pipeline(
     config: Config, token: str, stop: threading.Event, notify: Callable[[str], None], *, token_file: str | None = None
 ) -> None:
-    """Resume or build what the control topic says, and follow it until `stop` is set; `notify` gets the steps.
+    """Resume or build what the control topic asks for, and follow it until `stop` is set; `notify` gets the steps.
 
-    When the server does not take the token, it is looked up again in the token file, if there is one.
+    When the server rejects the token, it is read from the token file again, if there is one.
     """
     with _own_directory(config.pipeline) as local_directory:
         notify(f"starting Spark on {config.pipeline.master}")
@@ -54,27 +56,26 @@ def run_on(
     *,
     token_file: str | None = None,
 ) -> None:
-    """The same, on a session that is there."""
+    """Run the pipeline on a Spark session that exists."""
     properties = config.kafka.client_properties()
     context = GenerationContext(
         spark, config, token, Checkpoints(spark, config.pipeline.checkpoint_directory), token_file
     )
-    sink = context.sink(LOOP_PATIENCE_SECONDS)
+    server = server_of(context, LOOP_PATIENCE_SECONDS)
     with (
-        closing(sink),
+        closing(server),
         KafkaTopics(spark, properties, LOOK_SECONDS_MAX) as topics,
         ControlTopic(spark, (config.control.kafka or config.kafka).client_properties(), config.control.topic) as (
             control_topic
         ),
     ):
         inbox = Inbox(control_topic)
-        orchestrator = Orchestrator(context, sink, topics, inbox, notify)
+        orchestrator = Orchestrator(context, server, topics, inbox, notify)
         _resume(orchestrator, stop, notify)
         if stop.is_set():
             return
-        publisher = ControlPublisher(
-            control_topic, context.sink(), system_of(config)
-        )  # not before the pipeline has its number
+        # Not before the pipeline has its number.
+        publisher = ControlPublisher(control_topic, server_of(context), system_of(config))
         inbox.start()
         publisher.start()
         try:
@@ -85,8 +86,20 @@ def run_on(
             inbox.stop()
 
 
+def server_of(context: GenerationContext, patience_seconds: float = SERVER_PATIENCE_SECONDS) -> ServerClient:
+    """Return a client of the server, with the pipeline's number if it has one already."""
+    return ServerClient(
+        context.config.pipeline.server,
+        context.token,
+        token_file=context.token_file,
+        ca_file=server_ca(context.config),
+        number=context.pipeline_number or None,
+        patience_seconds=patience_seconds,
+    )
+
+
 def _resume(orchestrator: Orchestrator, stop: threading.Event, notify: Callable[[str], None]) -> None:
-    """Restore the current state as soon as Kafka and the server are there."""
+    """Restore the current state as soon as Kafka and the server are available."""
     last = ""
     while not stop.is_set():
         try:
@@ -113,7 +126,7 @@ def _session(config: PipelineConfig, local_directory: Path | None) -> SparkSessi
 
 
 def _local_settings(directory: Path) -> dict[str, str]:
-    """What lets Spark keep its working files in a directory."""
+    """Return the settings with which Spark keeps its working files in a directory."""
     return {
         "spark.local.dir": str(directory),
         "spark.driver.extraJavaOptions": f"{JVM_OPTIONS} -Djava.io.tmpdir={directory}",
@@ -122,10 +135,10 @@ def _local_settings(directory: Path) -> dict[str, str]:
 
 @contextmanager
 def _own_directory(config: PipelineConfig) -> Iterator[Path | None]:
-    """A directory for Spark's working files beside the checkpoints, empty at the start: a killed driver leaves its own.
+    """Open a directory for Spark's working files beside the checkpoints, emptied first: a killed driver leaves files.
 
     Nobody else may run a pipeline on it at the same time. Nothing is removed from a directory without our marker, which
-    is also the lock. Of checkpoints on shared storage nothing is known here.
+    is also the lock. With checkpoints on shared storage there is none.
     """
     if "://" in config.checkpoint_directory:
         yield None

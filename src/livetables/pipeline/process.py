@@ -14,13 +14,13 @@ from livetables.model.wire import Holder
 
 @cache
 def this_process() -> Holder:
-    """The same for the whole life of a process."""
+    """Return this process; the same value for its whole life."""
     since = datetime.now(UTC).isoformat(timespec="seconds")
     return Holder(ascii(socket.gethostname())[1:-1], os.getpid(), _machine(), since)
 
 
 def is_dead(holder: Holder) -> bool:
-    """Whether a process is known to be gone. One of another machine or container never is."""
+    """Whether a process is known to have ended. Of one on another machine or container it never is."""
     if holder.machine != _machine():
         return False
     try:
@@ -34,7 +34,7 @@ def is_dead(holder: Holder) -> bool:
 
 @cache
 def _machine() -> str:
-    """What all processes share that see the same process ids."""
+    """Return what identifies this machine or container, whose processes see the same process ids."""
     with suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot}-{Path('/proc/self/ns/pid').stat().st_ino}"

@@ -1,25 +1,21 @@
-"""The server as a sink, over Arrow Flight.
+"""The client of the table server, over Arrow Flight.
 
-A server that is away for a while is waited for: begin, put, publish and drop may be repeated, so a call without an
-answer is made again until there is one or patience ends. What the server refuses is an error at once.
-
-SinkError               the server refuses: to ask again would not help
-├── FencedError         another pipeline has taken over the server
-├── NoAnswerError       no answer, or not now: it was asked again until patience ended
-│   └── HeldError       another pipeline holds the server, and is alive
-└── SinkClosedError     the sink was closed on this side, by another thread
+A server that is away for a while is waited for: the calls are idempotent, and retried until there is an answer or
+patience ends. What the server refuses is an error at once.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import queue
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -33,7 +29,6 @@ from livetables.config.load import token_in
 from livetables.model.change import Batch, TableShape
 from livetables.model.errors import RETRYABLE, LivetablesError, RequestError, SetupError, SinkError
 from livetables.model.wire import (
-    NO_BATCH,
     ControlRequest,
     Holder,
     PipelineReport,
@@ -43,13 +38,23 @@ from livetables.model.wire import (
     encode_shapes,
 )
 from livetables.pipeline.process import is_dead, this_process
+from livetables.pipeline.table_server import (
+    ConnectionClosedError,
+    DeadLetters,
+    FencedError,
+    HeldError,
+    NoAnswerError,
+    Positions,
+    StoredGeneration,
+    TableServer,
+)
 from livetables.tls import trusted_certificates
 
 BODY_BYTES_MAX = 2_000_000_000  # gRPC's messages end at 2 GiB
 SMALL_BODY_BYTES = 64 * 1024
 DELAY_SECONDS_MAX = 2.0
-ANSWER_SECONDS = 10.0  # for what needs no work, beyond the time it was asked to wait
-# gRPC's own back-off grows to two minutes, in which a server that is there again would not be seen.
+ANSWER_SECONDS = 10.0  # for a call that needs no work, beyond the time it asks the server to wait
+# gRPC's own back-off grows to two minutes, in which a server that is back would not be noticed.
 CLIENT_OPTIONS = [
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 1_000),
@@ -60,57 +65,16 @@ log = logging.getLogger(__name__)
 
 PIPELINE_HEADER, HOLDER_HEADER = b"livetables-pipeline", b"livetables-holder"
 
-Positions = Mapping[str, Mapping[int, int]]  # by source table and Kafka partition: the next offset to be applied
 Answer = TypeVar("Answer")
 Call = Callable[[flight.FlightCallOptions], Answer]
-
-
-@dataclass(frozen=True)
-class StoredGeneration:
-    """A generation as the server has it."""
-
-    name: str
-    last_batch_id: int | None
-    published: datetime | None
-    begun: datetime
-    rows: Mapping[str, int]  # by table
-    sequence: int = NO_BATCH  # of its last commit
-    positions: Positions = field(default_factory=dict)
-    records: Mapping[str, int] = field(default_factory=dict)  # rows and dead letters, by what readers call their table
-
-
-@dataclass(frozen=True)
-class DeadLetters:
-    """The dead letters of a table: how many, and the reason of the first one."""
-
-    count: int
-    reason: str
-
-
-class FencedError(SinkError):
-    """Another pipeline has taken over the server."""
-
-
-class NoAnswerError(SinkError):
-    """The server cannot be reached, or cannot do it in time or just now. What was asked may have been done or not."""
-
-
-class HeldError(NoAnswerError):
-    """Another pipeline holds the server, and is alive."""
-
-
-class SinkClosedError(SinkError):
-    """The sink was closed. What was asked may have been done or not."""
-
-    def __init__(self) -> None:
-        super().__init__("the sink was closed", "make a new one to go on")
+Calls = queue.SimpleQueue[tuple[Future[Any], Call[Any], flight.FlightCallOptions] | None]  # None: no more
 
 
 class _NoTableError(SinkError):
     pass
 
 
-# What the server's errors mean, by their codes; all others are refusals.
+# The server's errors, by their codes; all others are refusals.
 ERRORS: Mapping[str, type[SinkError]] = {
     "fenced": FencedError,
     "held": HeldError,
@@ -120,8 +84,8 @@ ERRORS: Mapping[str, type[SinkError]] = {
 }
 
 
-class FlightSink:
-    """Takes batches to the server at a location like grpc://host:port. Any thread may use it."""
+class ServerClient(TableServer):
+    """Client of the server at a location like grpc://host:port. Any thread may use it; calls are made one by one."""
 
     def __init__(
         self,
@@ -134,11 +98,11 @@ class FlightSink:
         call_seconds_max: float = 60.0,
         patience_seconds: float = 60.0,
     ) -> None:
-        """With a token file, a key that the server does not take is looked up there again.
+        """With a token file, a key that the server rejects is read from there again.
 
         With the `number` of a pipeline, calls are refused (FencedError) when a newer pipeline has taken over.
 
-        Of a grpc+tls:// location, the certificates in `ca_file` vouch for the server; without one, the system's.
+        With a grpc+tls:// location, `ca_file` has the certificates to trust; without it, the system's are trusted.
         """
         self._location = location
         self._number = number
@@ -153,26 +117,25 @@ class FlightSink:
         self._closed = threading.Event()
         self._lock = threading.Lock()
         self._waiting: set[Future[Any]] = set()
+        self._calls: Calls = queue.SimpleQueue()
+        self._worker: threading.Thread | None = None
+        weakref.finalize(self, self._calls.put, None)  # the worker does not outlive a client that was not closed
 
     def __repr__(self) -> str:
-        return f"FlightSink({self._location!r})"
+        return f"ServerClient({self._location!r})"
 
     def close(self) -> None:
-        """End every call that another thread waits for, at once, with an error, and the connection with the last."""
         with self._lock:
             self._closed.set()
-            self._client = None  # whoever still has this sink would keep its connection open
+            self._client = None  # the connection ends with its last call, also if somebody still has this client
             waiting = list(self._waiting)
         for answer in waiting:
             answer.cancel()
+        self._calls.put(None)
 
-    # What may be repeated, and is
+    # Idempotent calls, retried
 
     def start_pipeline(self) -> int:
-        """Get a number from the server, and use it from now on: pipelines with an older one are refused.
-
-        While another pipeline is alive, a HeldError says which.
-        """
         fields = self._act_patiently("holder", b"")
         replaces = Holder(**fields) if fields else None
         start = {
@@ -186,7 +149,6 @@ class FlightSink:
         return number
 
     def begin(self, generation: str, shapes: Sequence[TableShape]) -> str:
-        """Make room for a generation. The answer is the base URL of the same server for HTTP."""
         answer = self._act_patiently("begin", encode_shapes(generation, shapes))
         host = urlsplit(self._location).hostname or ""
         return f"{answer['scheme']}://{f'[{host}]' if ':' in host else host}:{answer['http_port']}"
@@ -207,7 +169,6 @@ class FlightSink:
         self._act_patiently("drop", _json({"generation": generation}))
 
     def generations(self) -> tuple[StoredGeneration, ...]:
-        """The generations that the server has."""
         return tuple(
             StoredGeneration(
                 each["name"],
@@ -223,34 +184,27 @@ class FlightSink:
         )
 
     def positions(self) -> dict[str, Positions]:
-        """How far each generation is in its topics, by generation."""
         return {name: _positions(each) for name, each in self._act_patiently("positions", b"").items()}
 
     def dead_letters(self, generation: str) -> dict[str, DeadLetters]:
-        """The dead letters of a generation, by what readers call their table."""
         answer = self._act_patiently("dead_letters", _json({"generation": generation}))
         return {source: DeadLetters(each["count"], each["reason"]) for source, each in answer.items()}
 
     def lost_records(
         self, generation: str, successor: str, ends: Mapping[str, Mapping[int, int] | None]
     ) -> dict[str, int]:
-        """How many records of each topic a generation has as rows and its successor has not.
-
-        Of a table, as readers call it, only those before `ends` count, where it has some.
-        """
         asked = {"generation": generation, "successor": successor, "ends": ends}
         lost: dict[str, int] = self._act_patiently("lost_records", _json(asked))
         return lost
 
     def table(self, name: str) -> pa.Table | None:
-        """All rows of a status table that is published; None when there is none."""
         try:
-            stream = self._ask_patiently("table", self._call("status_table", _json({"table": name})))
+            stream = self._ask_patiently(self._call("status_table", _json({"table": name})))
         except _NoTableError:
             return None
         return pa.ipc.open_stream(stream).read_all()
 
-    # What is only good now; whoever calls these does so again and again
+    # Calls without a retry: the caller repeats them with newer values
 
     def report(
         self,
@@ -259,8 +213,6 @@ class FlightSink:
         problem: str | None = None,
         pipeline: PipelineReport | None = None,
     ) -> None:
-        """Tell how far behind its topics the generation is that is shown, if one is, why it does not move if it has a
-        problem, and how the pipeline as a whole fares."""
         fields = {
             "generation": generation,
             "sources": [asdict(source) for source in sources],
@@ -270,12 +222,10 @@ class FlightSink:
         self._act("report", _json(fields), ANSWER_SECONDS)
 
     def control_requests(self, seconds_max: float) -> tuple[ControlRequest, ...]:
-        """The control messages that clients want to have published, as soon as there is one; none if none in time."""
         answer = self._act("control_requests", _json({"seconds_max": seconds_max}), seconds_max + ANSWER_SECONDS)
         return tuple(ControlRequest(each["request_id"], each["fields"], each.get("message_id")) for each in answer)
 
     def control_settled(self, request_id: int, outcome: Receipt | RequestError) -> None:
-        """Tell what became of a control message."""
         if isinstance(outcome, Receipt):
             fields: dict[str, object] = {
                 "topic": outcome.topic,
@@ -287,10 +237,10 @@ class FlightSink:
         self._act("control_settled", _json({"request_id": request_id, **fields}), ANSWER_SECONDS)
 
     def _act_patiently(self, action: str, body: bytes) -> Any:
-        return self._ask_patiently(action, self._action(action, body))
+        return self._ask_patiently(self._action(action, body))
 
     def _act(self, action: str, body: bytes, seconds_max: float) -> Any:
-        return self._ask(action, self._action(action, body), seconds_max)
+        return self._ask(self._action(action, body), seconds_max)
 
     def _action(self, action: str, body: bytes) -> Call[Any]:
         call = self._call(action, body)
@@ -318,21 +268,22 @@ class FlightSink:
             return flight.FlightClient(self._location, generic_options=CLIENT_OPTIONS, **trusted)
         except pa.ArrowException as error:
             raise SinkError(
-                f"{self._location} is no address of a server: {_first_line(error)}", "give one like grpc://host:port"
+                f"{self._location} is not the address of a server: {_first_line(error)}",
+                "give one like grpc://host:port",
             ) from None
 
     def _connection(self) -> flight.FlightClient:
         client = self._client
         if client is None:
-            raise SinkClosedError
+            raise ConnectionClosedError
         return client
 
-    def _ask_patiently(self, name: str, call: Call[Answer]) -> Answer:
-        """Ask until there is an answer, or none has come for patience_seconds after it was due."""
+    def _ask_patiently(self, call: Call[Answer]) -> Answer:
+        """Call until there is an answer, or none has come for patience_seconds after it was due."""
         give_up: float | None = None
         for delay in delays(DELAY_SECONDS_MAX):
             try:
-                return self._ask(name, call, self._call_seconds_max)
+                return self._ask(call, self._call_seconds_max)
             except HeldError:
                 raise
             except NoAnswerError as error:
@@ -343,26 +294,30 @@ class FlightSink:
                 if left <= 0:
                     raise
             if self._closed.wait(min(delay, left)):
-                raise SinkClosedError
+                raise ConnectionClosedError
         raise AssertionError("delays have no end")
 
-    def _ask(self, name: str, call: Call[Answer], seconds_max: float) -> Answer:
-        """Ask once. A thread of its own makes the call: gRPC cannot be interrupted, and `close` must end the wait."""
+    def _ask(self, call: Call[Answer], seconds_max: float) -> Answer:
+        """Call once. The worker makes the call: gRPC cannot be interrupted, and `close` must end the wait."""
         answer: Future[Answer] = Future()
         with self._lock:
             if self._closed.is_set():
-                raise SinkClosedError
+                raise ConnectionClosedError
             self._waiting.add(answer)
+            if self._worker is None:
+                name = f"calls-{self._location}"
+                self._worker = threading.Thread(target=_work, args=(self._calls,), name=name, daemon=True)
+                self._worker.start()
         number = []
         if self._number is not None:
             holder = json.dumps(asdict(self._holder)).encode()
             number = [(PIPELINE_HEADER, str(self._number).encode()), (HOLDER_HEADER, holder)]
         options = flight.FlightCallOptions(timeout=seconds_max, headers=[*self._headers, *number])
-        threading.Thread(target=_settle, args=(answer, call, options), name=f"flight-{name}", daemon=True).start()
+        self._calls.put((answer, call, options))
         try:
             return answer.result()
         except CancelledError:
-            raise SinkClosedError from None
+            raise ConnectionClosedError from None
         except (flight.FlightError, pa.ArrowException, OSError) as error:
             raise self._translated(error) from None
         finally:
@@ -370,7 +325,7 @@ class FlightSink:
                 self._waiting.discard(answer)
 
     def _translated(self, error: Exception) -> SinkError:
-        """What an error means. One that says what it is comes from the server itself, others from the way to it."""
+        """Return what an error means. One with a code comes from the server, others from the connection to it."""
         if isinstance(error, flight.FlightUnauthenticatedError):
             return self._refused_key()
         with suppress(ValueError, TypeError, KeyError):
@@ -381,7 +336,7 @@ class FlightSink:
         return NoAnswerError(f"the server at {self._location} does not answer: {text}", _cure(text))
 
     def _refused_key(self) -> SinkError:
-        """What a refused key means: with a file of keys, that the file or the server has changed, or soon will."""
+        """Return what a rejected key means. With a token file, the file or the server has changed, or soon will."""
         if self._token_file is None:
             return SinkError(
                 f"the server at {self._location} does not know this token",
@@ -397,7 +352,7 @@ class FlightSink:
         )
 
     def _trust_again(self) -> None:
-        """A server whose certificate was renewed is trusted from then on if the file was renewed with it."""
+        """Trust a server whose certificate was renewed, if the file was renewed with it."""
         if self._ca_file is None:
             return
         with suppress(SetupError):
@@ -408,12 +363,25 @@ class FlightSink:
                     self._client = self._connected()
 
 
-def _settle(answer: Future[Answer], call: Call[Answer], options: flight.FlightCallOptions) -> None:
+def _work(calls: Calls) -> None:
+    """Make calls one by one, until the client is closed or gone. Between two of them, nothing is kept of the last."""
+    while _make_next(calls):
+        pass
+
+
+def _make_next(calls: Calls) -> bool:
+    queued = calls.get()
+    if queued is None:
+        return False
+    answer, call, options = queued
     with suppress(InvalidStateError):  # nobody waits any more
+        if answer.cancelled():
+            return True
         try:
             answer.set_result(call(options))
         except Exception as error:
             answer.set_exception(error.with_traceback(None))  # its frames would keep the body
+    return True
 
 
 def _headers(token: str) -> list[tuple[bytes, bytes]]:
@@ -429,7 +397,7 @@ def _positions(answer: Mapping[str, Mapping[str, int]]) -> Positions:
 
 
 def _cure(text: str) -> str:
-    """What mends a way to the server that does not work."""
+    """Return how to fix a connection to the server that does not work."""
     if "is not in peer certificate" in text:
         return (
             "make the server's certificate for the host in pipeline.server too (subjectAltName), or write there a host "

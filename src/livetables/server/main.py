@@ -1,4 +1,4 @@
-"""A server, from its configuration to its end: one store, and every door to it."""
+"""A server, from its configuration to its end: one store, and every endpoint to it."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from livetables.model.roles import RoleKey
 from livetables.server.access.key import Key
 from livetables.server.access.origins import normalised
 from livetables.server.api.asgi import uvicorn_config
-from livetables.server.api.control_requests import ControlDoor
-from livetables.server.api.flight import FlightDoor
+from livetables.server.api.control_requests import ControlQueue
+from livetables.server.api.flight import FlightServer
 from livetables.server.api.http import create_app
-from livetables.server.api.services import Pulse, Services
+from livetables.server.api.services import Backend, Pulse, Services
 from livetables.server.health.metrics import Metrics
 from livetables.server.live.hub import Hub
 from livetables.server.relays.handover import handing_protocol
@@ -54,16 +54,16 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Addresses:
-    """Where the doors are."""
+    """Where the endpoints are."""
 
     http: str
     flight: str
 
 
 async def serve(config: ServerConfig, keys: KeySource, ready: Callable[[Addresses], None]) -> None:
-    """Serve until the process is told to stop; `ready` is called when every door is open.
+    """Serve until the process is stopped; `ready` is called when every endpoint is open.
 
-    The keys are looked at again every second: those that open the doors are the ones that `keys` gives now.
+    The keys are read again every second: those that are valid are the ones that `keys` gives now.
     """
     _raise_file_limit()
     sys.setswitchinterval(SWITCH_SECONDS)
@@ -77,26 +77,27 @@ async def serve(config: ServerConfig, keys: KeySource, ready: Callable[[Addresse
         contextlib.closing(opened(path, config.memory_megabytes)) as store,
     ):
         log_event(log, "store_opened", path=config.store, generations=len(store.generations()))
-        pulse, control, metrics = Pulse(store), ControlDoor(), Metrics()
+        metrics = Metrics()
+        backend = Backend(store, key, Pulse(store), ControlQueue(), metrics, hides_raw=config.hide_raw_from_viewers)
         http_port = web_socket.getsockname()[1]
-        door = _flight_door(config, http_port, store, key, pulse, control, metrics, certificate)
+        flight_server = _flight_server(config, http_port, backend, certificate)
         services = Services(
             store,
             key,
-            pulse,
-            control,
-            Hub(store, metrics),
+            backend.pulse,
+            backend.control,
             metrics,
-            door.port,
+            Hub(store, metrics),
+            flight_server.port,
             origins=tuple(origin for each in config.origins if (origin := normalised(each))),
             hosts=(config.host.lower(), socket.gethostname().lower()),
             web_directory=WEB,
-            hides_raw=config.hide_raw_from_viewers,
+            hides_raw=backend.hides_raw,
         )
         services.hub.start()
         relays = Relays(config.relays, services, given, config.proxies)
         watches = [
-            asyncio.create_task(services.sessions.watch(services)),
+            asyncio.create_task(services.sessions.watch(services.pulse)),
             asyncio.create_task(_follow_keys(keys, services, relays)),
             asyncio.create_task(_trim(store, config)),
         ]
@@ -114,7 +115,7 @@ async def serve(config: ServerConfig, keys: KeySource, ready: Callable[[Addresse
             if server.started:
                 host = _url_host(config.host)
                 http, grpc = config.schemes
-                addresses = Addresses(f"{http}://{host}:{http_port}", f"{grpc}://{host}:{door.port}")
+                addresses = Addresses(f"{http}://{host}:{http_port}", f"{grpc}://{host}:{flight_server.port}")
                 log_event(log, "serving", http=addresses.http, flight=addresses.flight, version=version("livetables"))
                 ready(addresses)
             await serving
@@ -124,7 +125,7 @@ async def serve(config: ServerConfig, keys: KeySource, ready: Callable[[Addresse
             for watch in (*watches, failing):
                 watch.cancel()
             await relays.stop()
-            await asyncio.to_thread(door.shutdown)
+            await asyncio.to_thread(flight_server.shutdown)
             await asyncio.to_thread(services.intake.close)
             await services.hub.stop()
             log_event(log, "stopped")
@@ -151,18 +152,18 @@ def _on_signal(number: signal.Signals, leave: Callable[[], None]) -> None:
 
 
 async def _follow_keys(keys: KeySource, services: Services, relays: Relays) -> None:
-    """Let the keys be those that are configured now. While they cannot be read, those before stay. Runs forever."""
-    told = ""
+    """Use the keys that are configured now. While they cannot be read, the previous ones stay. Runs forever."""
+    logged = ""
     while True:
         await asyncio.sleep(LOOK_SECONDS)
         try:
             given = await asyncio.to_thread(keys)
         except LivetablesError as error:
-            if error.problem != told:
-                log.warning("%s; %s; the keys before stay", error.problem, error.cure)
-            told = error.problem
+            if error.problem != logged:
+                log.warning("%s; %s; the previous keys stay", error.problem, error.cure)
+            logged = error.problem
             continue
-        told = ""
+        logged = ""
         if services.key.change(given):
             log.info("the keys were changed: there are %d now", len(given))
             services.sessions.send_away_strangers(services.key)
@@ -176,11 +177,14 @@ async def _trim(store: Store, config: ServerConfig) -> None:
         try:
             bytes_max = config.dead_letters_megabytes * 1024**2
             deleted = await asyncio.to_thread(store.trim, config.dead_letters_max, bytes_max)
-        except (duckdb.Error, RequestError) as error:  # whatever it is, the check of the store tells if it lasts
-            log.debug("dead letters cannot be trimmed now: %s", error)
+            trimmed = await asyncio.to_thread(store.trim_tables)
+        except (duckdb.Error, RequestError) as error:  # whatever it is, the check of the store reports it if it lasts
+            log.debug("tables cannot be trimmed now: %s", error)
             continue
         if deleted:
             log_event(log, "dead_letters_trimmed", deleted=deleted)
+        for table, records in trimmed.items():
+            log_event(log, "trimmed", table=table, records=records)
 
 
 def _raise_file_limit() -> None:
@@ -236,28 +240,16 @@ def _listening(host: str, port: int, setting: str) -> socket.socket:
         ) from None
 
 
-def _flight_door(
-    config: ServerConfig,
-    http_port: int,
-    store: Store,
-    key: Key,
-    pulse: Pulse,
-    control: ControlDoor,
-    metrics: Metrics,
-    certificate: ServerCertificate | None,
-) -> FlightDoor:
-    _listening(config.host, config.flight_port, "flight_port").close()  # gRPC's own error does not tell the port
-    return FlightDoor(
+def _flight_server(
+    config: ServerConfig, http_port: int, backend: Backend, certificate: ServerCertificate | None
+) -> FlightServer:
+    _listening(config.host, config.flight_port, "flight_port").close()  # gRPC's own error does not name the port
+    return FlightServer(
         config.host,
         config.flight_port,
-        store=store,
-        key=key,
-        pulse=pulse,
-        control=control,
-        metrics=metrics,
+        backend,
         http_port=http_port,
         certificate=certificate,
-        hides_raw=config.hide_raw_from_viewers,
     )
 
 

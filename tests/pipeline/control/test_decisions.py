@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, cast
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from livetables.config.load import load_config
 from livetables.kafka.topics import ControlRecord
 from livetables.model.spec import GenerationSpec
+from livetables.pipeline.control import decisions
 from livetables.pipeline.control.decisions import Decisions
 from livetables.pipeline.control.resolve import Discard, Resolver, Rollback
 from livetables.pipeline.generations.wanted import Wanted
@@ -231,6 +233,39 @@ def test_a_restart_at_any_time_finds_what_was_wanted(steps: list[Step]) -> None:
         assert (desk.decisions.settled, desk.decisions.wanted) == before
         assert desk.outcomes() == outcomes
         desk.lingering = lingering
+
+
+@settings(max_examples=200, deadline=None)
+@given(steps=st.lists(STEPS, max_size=3).map(lambda lists: [step for each in lists for step in each]))
+def test_a_restart_finds_what_was_wanted_also_when_old_messages_have_no_rows(steps: list[Step]) -> None:
+    """Beside a table that keeps all of them: the same state, the same outcomes, nothing decided again."""
+    whole, bounded = Desk(), Desk()
+    for step in steps:
+        whole.take(step)
+        whole.restart()
+        with patch.multiple(decisions, MESSAGES_MAX=3, MESSAGES_MORE=1, CHANGES_MIN=2):
+            bounded.take(step)
+            bounded.restart()
+        assert (bounded.decisions.settled, bounded.decisions.wanted) == (
+            whole.decisions.settled,
+            whole.decisions.wanted,
+        )
+        outcomes = {row["_id"]: row["outcome"] for row in bounded.tables.rows("control_raw")}
+        assert outcomes == {each: whole.outcomes()[each] for each in outcomes}
+        newest = range(max(0, len(whole.topic) - 3), len(whole.topic))
+        assert set(newest) <= outcomes.keys(), "a new one has no row"
+
+
+def test_control_raw_does_not_grow_for_ever() -> None:
+    with patch.multiple(decisions, MESSAGES_MAX=20, MESSAGES_MORE=5, CHANGES_MIN=2):
+        desk = Desk()
+        for number in range(200):
+            desk.send(message(usersTopic=f"u{number}") if number < 10 else message(joinType="odd"))
+            desk.send(message())
+            desk.switch()
+            assert len(desk.tables.rows("control_raw")) <= 20 + 5 + 2 + 2
+        desk.restart()
+        assert desk.decisions.settled.topics["users"] == "u9"
 
 
 @given(STEPS)

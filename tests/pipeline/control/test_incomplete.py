@@ -10,6 +10,7 @@ import pytest
 from livetables.config.values import GenerationsConfig
 from livetables.pipeline.control.orchestrator import Orchestrator
 from livetables.pipeline.generations.generation import RunningGeneration
+from livetables.pipeline.generations.health import Health
 from livetables.pipeline.generations.supervision import RunningGenerations
 
 LONG_AGO = 10_000.0  # seconds, far more than switch_after_seconds
@@ -39,13 +40,13 @@ def build(read: int) -> Any:
         name="g2",
         state="catching_up",
         mode="micro_batch",
-        has_query=True,
-        has_failed=lambda: False,
+        health=Health(query="running"),
+        next_step=lambda: "wait",
         is_working=lambda: True,
         is_following=False,
         has_read_all=read == 10,
         records_read=read,
-        records_to_read=10,
+        progress=SimpleNamespace(records_to_read=10),
         age_seconds=LONG_AGO,
     )
 

@@ -5,7 +5,9 @@ All tests share one system, in processes of their own, and leave it whole.
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +20,7 @@ from livetables.local.broker import Broker
 from livetables.model.spec import record_id
 from tests.chaos.messages import send_pointing
 from tests.server.storage.test_damage import MAGIC_BYTES
-from tests.support.kafka import WAIT_SECONDS
+from tests.support.kafka import WAIT_SECONDS, end_offsets
 from tests.support.system import Row, System
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
@@ -95,6 +97,26 @@ def test_a_switch_says_what_kafka_no_longer_has_and_keeps_it_until_told_otherwis
     assert row_of(system, before)["state"] == "retired"
     assert before not in system.stored_generations() | system.checkpoints()
     system.wait_for_tables()
+
+
+def test_what_retention_has_taken_before_it_was_read_is_built_without(system: System) -> None:
+    """In real time the consumer finds out, and not Spark's planning: it ends with another error."""
+    before, users = system.status()["generation"], system.now.users
+    system.wait(lambda: row_of(system, before)["state"] == "live", "it is live", system.generations)
+    os.kill(system.pipeline.jvm_pid, signal.SIGSTOP)
+    try:
+        system.send_records(20, [users])  # the answer to the request that waits at the broker
+        system.send_records(20, [users])
+        for partition, end in end_offsets(system.bootstrap, users).items():
+            let_retention_pass(system, users, partition, end)
+        system.send_records(20, [users])
+    finally:
+        os.kill(system.pipeline.jvm_pid, signal.SIGCONT)
+    system.wait(lambda: system.status()["generation"] != before, "another generation is live", system.status)
+    system.wait_for_tables()
+    system.wait(lambda: row_of(system, before)["state"] == "kept", "the old rows are kept", system.generations)
+    system.send_control({"discard": before})
+    system.wait_decided()
 
 
 def damage(file: Path, kind: str) -> None:

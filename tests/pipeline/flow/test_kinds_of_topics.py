@@ -192,3 +192,18 @@ def test_a_record_of_ten_megabytes_is_a_row_or_a_dead_letter(
         (letter,) = engine.rows("dead_letters")
     assert [len(rows[number]) for number in (3, 5)] == [len(name)] * 2
     assert (len(rows), letter["offset"], len(letter["raw"])) == (8, 4, LARGE_BYTES - 100 + len(value("")) - 1)
+
+
+def test_a_batch_of_large_records_is_limited_in_bytes(
+    spark: SparkSession, broker: Broker, server: ServerProcess, tmp_path: Path
+) -> None:
+    topic = new_topic(broker)
+    send(broker, topic, 5)
+    large = value("n" * 200_000)
+    produce(broker.bootstrap_servers, [Record(topic, 0, large, START + number) for number in range(10)])
+    with opened(spark, server, broker, tmp_path, topic) as engine:
+        query = engine.start("micro_batch", max_bytes=3 * len(large))
+        engine.finish()
+        assert engine.count() == 15
+        batches = [progress.numInputRows for progress in query.recentProgress]
+    assert (sum(batches), max(batches)) == (15, 3)

@@ -1,4 +1,4 @@
-"""A generation whose query dies: why is told in one sentence, and nothing of the query stays. And how it ages."""
+"""A generation whose query dies: why is reported in one sentence, and nothing of the query stays. And how it ages."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ from livetables.local.broker import Broker
 from livetables.pipeline.flow.plan import shapes
 from livetables.pipeline.generations import generation as running_module
 from livetables.pipeline.generations.checkpoints import Checkpoints
-from livetables.pipeline.generations.generation import GenerationContext, RunningGeneration
+from livetables.pipeline.generations.context import GenerationContext
+from livetables.pipeline.generations.generation import RunningGeneration
 from livetables.pipeline.generations.state import Event, to_retire
 from livetables.pipeline.generations.wanted import Wanted
+from livetables.pipeline.main import server_of
 from tests.support.kafka import wait_until
 from tests.support.pipeline import Stage, random_records
 from tests.support.server import TOKEN, ServerProcess
@@ -50,7 +52,9 @@ def test_a_clock_that_is_set_makes_no_generation_older_or_younger(monkeypatch: p
     assert to_retire([(generation, generation.since)], steady[0] + 8.0, config) == [generation]
 
 
-def test_what_fails_in_a_batch_is_told_by_its_root_cause(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+def test_what_fails_in_a_batch_is_reported_by_its_root_cause(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
     stage = Stage.open(broker.bootstrap_servers)
     stage.send(random_records(random.Random(3), 20))
     with ServerProcess(tmp_path) as server:
@@ -64,7 +68,7 @@ def test_what_fails_in_a_batch_is_told_by_its_root_cause(spark: SparkSession, br
             context, GENERATION, Wanted(dict(stage.topics.items()), {"final_ui": "left"}), {}
         )
         try:
-            url = context.sink().begin(GENERATION, shapes(generation.spec))
+            url = server_of(context).begin(GENERATION, shapes(generation.spec))
             generation.start(url)
             wait_until(generation.is_working, "the first batch")
             generation.stop()
@@ -74,12 +78,12 @@ def test_what_fails_in_a_batch_is_told_by_its_root_cause(spark: SparkSession, br
             threads = threading.active_count()
             for _ in range(TRIES):
                 generation.start(url)
-                wait_until(generation.has_died, "the query dies")
+                wait_until(lambda: generation.check().query == "died", "the query dies")
                 generation.record_death()
-                told = generation.trouble or ""
-                assert "Py4J" not in told
-                assert "Traceback" not in told
-                assert "state" in told
+                cause = generation.health.trouble or ""
+                assert "Py4J" not in cause
+                assert "Traceback" not in cause
+                assert "state" in cause
             wait_until(lambda: threading.active_count() <= threads, "the threads that Spark called have ended")
         finally:
             generation.stop()

@@ -10,6 +10,8 @@ import pytest
 from livetables.config.values import GenerationsConfig
 from livetables.pipeline.generations.state import (
     ENDED,
+    EVENTS,
+    NEVER,
     STATES,
     TRANSITIONS,
     Event,
@@ -18,20 +20,29 @@ from livetables.pipeline.generations.state import (
     to_retire,
 )
 
-EVENTS: tuple[Event, ...] = get_args(Event)
 
-
-def test_every_state_is_in_the_table() -> None:
+def test_every_state_is_in_the_table_with_every_event() -> None:
     assert set(TRANSITIONS) == set(STATES) == set(get_args(GenerationState))
+    for state, following in TRANSITIONS.items():
+        assert set(following) == set(EVENTS) == set(get_args(Event)), state
 
 
 @pytest.mark.parametrize(("state", "event"), list(product(STATES, EVENTS)))
 def test_an_event_leads_to_a_state_or_is_impossible(state: GenerationState, event: Event) -> None:
-    if event in TRANSITIONS[state]:
+    if TRANSITIONS[state][event] != NEVER:
         assert next_state(state, event) in STATES
     else:
-        with pytest.raises(AssertionError, match=f"{state} cannot be {event}"):
+        with pytest.raises(AssertionError, match=f"{event} cannot happen to a generation that is {state}"):
             next_state(state, event)
+
+
+def happening_to(state: GenerationState) -> list[Event]:
+    return [event for event, after in TRANSITIONS[state].items() if after != NEVER]
+
+
+def test_every_event_happens_to_some_state() -> None:
+    happening = {event for following in TRANSITIONS.values() for event, after in following.items() if after != NEVER}
+    assert happening == set(EVENTS)
 
 
 def test_the_usual_life_ends_retired() -> None:
@@ -47,13 +58,15 @@ def test_the_usual_life_ends_retired() -> None:
 def test_every_state_that_is_not_ended_can_end() -> None:
     for state in STATES:
         reached = {state}
-        while (more := {after for each in reached for after in TRANSITIONS[each].values()} | reached) != reached:
+        while (
+            more := {next_state(each, event) for each in reached for event in happening_to(each)} | reached
+        ) != reached:
             reached = more
         assert reached & set(ENDED)
 
 
 def test_nothing_comes_after_retired() -> None:
-    assert TRANSITIONS["retired"] == {}
+    assert happening_to("retired") == []
 
 
 NOW = 1000.0  # seconds of a monotonic clock

@@ -11,7 +11,8 @@ from livetables.config.load import load_config
 from livetables.model.errors import SinkError
 from livetables.pipeline.reporting import status
 from livetables.pipeline.reporting.status_tables import StatusTables
-from livetables.pipeline.server_client import FlightSink, NoAnswerError
+from livetables.pipeline.server_client import ServerClient
+from livetables.pipeline.table_server import NoAnswerError
 from tests.support.server import LiveClient, ServerProcess
 
 SPEC = load_config(None, {}).spec
@@ -24,7 +25,7 @@ def server(tmp_path: Path) -> Iterator[ServerProcess]:
 
 
 @pytest.fixture
-def sink(server: ServerProcess) -> Iterator[FlightSink]:
+def sink(server: ServerProcess) -> Iterator[ServerClient]:
     sink = server.sink(patience_seconds=3)
     yield sink
     sink.close()
@@ -38,7 +39,7 @@ def raw(server: ServerProcess) -> list[tuple[str, str | None]]:
     return [(row["raw"], row["outcome"]) for row in server.rows("control_raw")]
 
 
-def test_the_status_is_one_row_that_is_updated_in_place(server: ServerProcess, sink: FlightSink) -> None:
+def test_the_status_is_one_row_that_is_updated_in_place(server: ServerProcess, sink: ServerClient) -> None:
     tables = StatusTables(sink, SPEC)
     tables.set("orchestrator_status", {"_id": status.ONLY_ROW, "state": "building"})
     tables.flush()
@@ -63,7 +64,7 @@ def test_the_status_is_one_row_that_is_updated_in_place(server: ServerProcess, s
         ]
 
 
-def test_outcomes_come_later_and_keep_the_order(server: ServerProcess, sink: FlightSink) -> None:
+def test_outcomes_come_later_and_keep_the_order(server: ServerProcess, sink: ServerClient) -> None:
     tables = StatusTables(sink, SPEC)
     for number in (1, 2, 3):
         tables.set("control_raw", control_row(number))
@@ -74,7 +75,7 @@ def test_outcomes_come_later_and_keep_the_order(server: ServerProcess, sink: Fli
     assert raw(server) == [("message 1", "superseded"), ("message 2", None), ("message 3", "applied")]
 
 
-def test_rows_that_are_gone_leave_their_table(server: ServerProcess, sink: FlightSink) -> None:
+def test_rows_that_are_gone_leave_their_table(server: ServerProcess, sink: ServerClient) -> None:
     def topics() -> list[str]:
         return sorted(row["topic"] for row in server.rows("kafka_topics"))
 
@@ -94,7 +95,7 @@ def test_rows_that_are_gone_leave_their_table(server: ServerProcess, sink: Fligh
     assert topics() == ["four"]
 
 
-def test_a_new_process_goes_on_with_what_the_server_has(server: ServerProcess, sink: FlightSink) -> None:
+def test_a_new_process_goes_on_with_what_the_server_has(server: ServerProcess, sink: ServerClient) -> None:
     first = StatusTables(sink, SPEC)
     first.set("control_raw", control_row(1, "applied"))
     first.flush()
@@ -107,7 +108,7 @@ def test_a_new_process_goes_on_with_what_the_server_has(server: ServerProcess, s
 
 
 def test_with_other_tables_in_the_configuration_the_rows_are_taken_along(
-    server: ServerProcess, sink: FlightSink
+    server: ServerProcess, sink: ServerClient
 ) -> None:
     first = StatusTables(sink, SPEC)
     first.set("control_raw", {**control_row(1, "applied"), "usersTopic": "u2"})
@@ -125,7 +126,7 @@ def test_with_other_tables_in_the_configuration_the_rows_are_taken_along(
     ]
 
 
-def test_what_could_not_be_sent_is_sent_later_once(server: ServerProcess, sink: FlightSink) -> None:
+def test_what_could_not_be_sent_is_sent_later_once(server: ServerProcess, sink: ServerClient) -> None:
     tables = StatusTables(sink, SPEC)
     tables.flush()
     server.kill()

@@ -234,12 +234,12 @@ def test_a_file_without_keys_changes_nothing_and_is_warned_of_once(
     changing: Changing, harm: Callable[[Path], object]
 ) -> None:
     harm(changing.file)
-    wait_until(lambda: "the keys before stay" in changing.server.log(), "it is warned of")
+    wait_until(lambda: "the previous keys stay" in changing.server.log(), "it is warned of")
     assert changing.opens("old")
     changing.write("new")
     wait_until(lambda: changing.opens("new"), "the file is looked at again")
     assert not changing.opens("old")
-    assert changing.server.log().count("the keys before stay") == 1
+    assert changing.server.log().count("the previous keys stay") == 1
     assert "new" not in changing.server.log().replace("renew", "")
 
 

@@ -22,7 +22,7 @@ from livetables.model.errors import RequestError, SinkError
 from livetables.model.roles import Role, RoleKey
 from livetables.model.wire import Receipt
 from livetables.pipeline.flow.plan import DEAD_LETTER_SCHEMA
-from livetables.pipeline.server_client import FlightSink
+from livetables.pipeline.server_client import ServerClient
 from livetables.server.access.key import Key
 from livetables.server.viewports.row import rows_of
 from livetables.server.viewports.viewport import ViewOptions
@@ -48,7 +48,7 @@ def filled(server: ServerProcess) -> None:
         "reason": f"id: expected int64, found the string {SECRET}",
         "raw": f'{{"id": "{SECRET}"}}',
     }
-    with closing(FlightSink(server.flight, KEYS["pipeline"])) as sink:
+    with closing(ServerClient(server.flight, KEYS["pipeline"])) as sink:
         sink.begin("g1", [PEOPLE, DEAD_LETTERS])
         changes = [
             TableChanges("people", pa.table({"id": [1]}, PEOPLE.schema), PEOPLE.key_schema.empty_table()),
@@ -115,7 +115,7 @@ def test_only_an_operator_sends_control_messages(server: ServerProcess, role: Ro
 
 
 def test_an_operators_control_message_is_taken_by_the_pipeline(server: ServerProcess) -> None:
-    with closing(FlightSink(server.flight, KEYS["pipeline"])) as sink, ThreadPoolExecutor(1) as threads:
+    with closing(ServerClient(server.flight, KEYS["pipeline"])) as sink, ThreadPoolExecutor(1) as threads:
         body, headers = b'{"joinType": "left"}', {"Content-Type": "application/json"}
         answer = threads.submit(status, server, "/api/control", KEYS["operator"], body, **headers)
         (request,) = sink.control_requests(10)
@@ -143,10 +143,10 @@ def test_only_the_pipeline_sends_frames(server: ServerProcess, role: Role) -> No
     ],
 )
 def test_only_the_pipeline_acts_over_flight(
-    server: ServerProcess, role: Role, act: Callable[[FlightSink], object]
+    server: ServerProcess, role: Role, act: Callable[[ServerClient], object]
 ) -> None:
     with (
-        closing(FlightSink(server.flight, KEYS[role])) as sink,
+        closing(ServerClient(server.flight, KEYS[role])) as sink,
         pytest.raises(SinkError, match=f"needs the role pipeline; this key has the role {role}"),
     ):
         act(sink)
@@ -164,7 +164,7 @@ def test_the_pipeline_reads_nothing_over_flight(server: ServerProcess) -> None:
             client.get_flight_info(flight.FlightDescriptor.for_path("people"), options(KEYS["pipeline"]))
         with pytest.raises((pa.ArrowException, OSError), match="needs the role viewer"):
             client.get_schema(flight.FlightDescriptor.for_path("people"), options(KEYS["pipeline"]))
-    with closing(FlightSink(server.flight, KEYS["pipeline"])) as sink:
+    with closing(ServerClient(server.flight, KEYS["pipeline"])) as sink:
         assert sink.table("people") is None  # it is no status table
 
 
@@ -198,7 +198,7 @@ def test_the_python_client_names_the_role_that_is_needed(server: ServerProcess) 
 def test_without_a_pipelines_key_the_operators_writes_and_the_viewers_does_not(tmp_path: Path) -> None:
     with ServerProcess(tmp_path, {"LIVETABLES_VIEWER_TOKEN": KEYS["viewer"]}) as server:
         with (
-            closing(FlightSink(server.flight, KEYS["viewer"])) as sink,
+            closing(ServerClient(server.flight, KEYS["viewer"])) as sink,
             pytest.raises(SinkError, match="role pipeline"),
         ):
             sink.begin("g1", [PEOPLE])

@@ -18,7 +18,7 @@ from pyarrow import flight
 from livetables.model.change import Batch, TableChanges, TableShape
 from livetables.pipeline.server_client import SMALL_BODY_BYTES
 from livetables.server.api.front import PREFACE_BYTES, READER_BYTES_MAX, STRANGER_SECONDS, STRANGERS_MAX, Meter
-from livetables.server.api.patience import HEAD_SECONDS
+from livetables.server.api.http_timeouts import HEAD_SECONDS
 from tests.support import certificates
 from tests.support.server import TOKEN, ServerProcess
 

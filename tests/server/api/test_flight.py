@@ -1,4 +1,4 @@
-"""The Flight door: who gets in, what clients can take, and that nothing they do leaves anything behind."""
+"""The Flight server: who gets in, what clients can take, and that nothing they do leaves anything behind."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from livetables.model.errors import RequestError
 from livetables.model.wire import DELETED, ChangesHeader, Receipt, encode_batch, encode_shapes
 from livetables.server.access.key import Key
 from livetables.server.access.logins import WRONG_KEYS_MAX
-from livetables.server.api import flight as door_module
+from livetables.server.api import flight as flight_module
 from livetables.server.api import flight_actions
-from livetables.server.api.control_requests import ControlDoor
-from livetables.server.api.flight import FlightDoor
+from livetables.server.api.control_requests import ControlQueue
+from livetables.server.api.flight import FlightServer
 from livetables.server.api.flight_actions import ACTIONS
 from livetables.server.api.flight_streams import SCANS_MAX
-from livetables.server.api.services import Pulse
+from livetables.server.api.services import Backend, Pulse
 from livetables.server.health.metrics import Metrics
 from livetables.server.storage import feed as feed_module
 from livetables.server.storage import reader as reader_module
@@ -50,17 +50,17 @@ BIG = TableShape("big", pa.schema([("id", pa.int64()), ("text", pa.string())]), 
 
 @dataclass
 class Served:
-    """A door and everything behind it."""
+    """A server and everything behind it."""
 
     store: Store
-    door: FlightDoor
+    server: FlightServer
     pulse: Pulse
-    control: ControlDoor
+    control: ControlQueue
     metrics: Metrics
 
     @property
     def location(self) -> str:
-        return f"grpc://127.0.0.1:{self.door.port}"
+        return f"grpc://127.0.0.1:{self.server.port}"
 
     def count(self, name: str, **labels: str) -> float | None:
         return self.metrics._registry.get_sample_value(name, labels)
@@ -88,13 +88,13 @@ class Client:
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Served]:
     store = Store(tmp_path / "store.duckdb")
-    pulse, control, metrics = Pulse(store), ControlDoor(), Metrics()
-    door = FlightDoor("127.0.0.1", 0, store=store, key=Key(TOKEN), pulse=pulse, control=control, metrics=metrics)
+    pulse, control, metrics = Pulse(store), ControlQueue(), Metrics()
+    server = FlightServer("127.0.0.1", 0, Backend(store, Key(TOKEN), pulse, control, metrics))
     store.begin("g", [PEOPLE])
     store.put(Batch("g", 0, (TableChanges("people", pa.Table.from_pylist(ROWS, SCHEMA), pa.table({})),)))
     store.publish("g")
-    yield Served(store, door, pulse, control, metrics)
-    door.shutdown()
+    yield Served(store, server, pulse, control, metrics)
+    server.shutdown()
     store.close()
 
 
@@ -312,8 +312,8 @@ def test_an_error_in_the_middle_of_a_stream_is_told(
 
         yield pa.RecordBatchReader.from_batches(pa.schema([("id", pa.int64())]), chunks())
 
-    monkeypatch.setattr(served.store, "sql", failing)
-    monkeypatch.setattr(served.store, "scan", failing)
+    monkeypatch.setattr(served.store.reader, "sql", failing)
+    monkeypatch.setattr(served.store.reader, "scan", failing)
     reader = client.get(**ticket)
     assert reader.read_chunk().data.num_rows == 1
     with pytest.raises(flight.FlightError) as raised:
@@ -332,8 +332,8 @@ def test_an_error_of_a_cell_is_told(client: Client) -> None:
 def test_a_query_that_takes_too_long_ends(
     served: Served, client: Client, big: pa.Table, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    sql = served.store.sql
-    monkeypatch.setattr(served.store, "sql", lambda text, **options: sql(text, 0.2, **options))
+    sql = served.store.reader.sql
+    monkeypatch.setattr(served.store.reader, "sql", lambda text, **options: sql(text, 0.2, **options))
     with pytest.raises(flight.FlightServerError) as error:
         for _ in client.get(sql=f"SELECT {what} FROM big a, big b WHERE a.id + b.id <> 7"):
             pass
@@ -347,7 +347,7 @@ def test_a_bug_is_told_in_a_line_and_logged_once(
     def broken(*_: object) -> None:
         raise ZeroDivisionError("a bug\nof two lines")
 
-    monkeypatch.setattr(served.store, "window", broken)
+    monkeypatch.setattr(served.store.reader, "window", broken)
     with pytest.raises(flight.FlightInternalError, match="ZeroDivisionError: a bug of two lines") as error:
         client.get(table="people", size=1).read_all()
     assert told(error)["code"] == "internal"
@@ -382,7 +382,7 @@ def can_scan(client: Client) -> bool:
 
 
 def free_places(served: Served) -> int:
-    return served.door._streams._places._value
+    return served.server._streams._places._value
 
 
 @pytest.mark.parametrize("is_cancelled", [True, False])
@@ -413,7 +413,7 @@ def test_a_stream_that_is_never_read_is_closed(served: Served, client: Client, b
 def test_a_stream_left_unread_too_long_loses_its_place(
     served: Served, client: Client, big: pa.Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(door_module, "STALLED_SECONDS_MAX", 0.1)
+    monkeypatch.setattr(flight_module, "STALLED_SECONDS_MAX", 0.1)
     readers = [client.get(table="big") for _ in range(SCANS_MAX)]
     for reader in readers:
         reader.read_chunk()  # so that it has been opened
@@ -429,10 +429,10 @@ def test_a_stream_left_unread_too_long_loses_its_place(
 def test_shutdown_does_not_wait_for_a_client_that_has_stopped_reading(
     served: Served, client: Client, big: pa.Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(door_module, "GOODBYE_SECONDS", 0.5)
+    monkeypatch.setattr(flight_module, "GOODBYE_SECONDS", 0.5)
     reader = client.get(table="big")
     reader.read_chunk()
-    closing = threading.Thread(target=served.door.shutdown)
+    closing = threading.Thread(target=served.server.shutdown)
     closing.start()
     closing.join(20)
     assert not closing.is_alive()
@@ -447,7 +447,7 @@ def test_shutdown_does_not_wait_for_a_pipeline_that_waits(served: Served, client
         waiting = threads.submit(client.tell, "control_requests", seconds_max=20)
         wait_until(lambda: served.pulse.status().pipeline_seen is not None, "the pipeline waits")
         started = time.monotonic()
-        served.door.shutdown()
+        served.server.shutdown()
         assert time.monotonic() - started < 18
         assert waiting.result() == []
 
@@ -491,10 +491,10 @@ def test_generations_are_listed(served: Served, client: Client) -> None:
 
 def test_begin_tells_where_http_is(tmp_path: Path) -> None:
     store = Store(tmp_path / "other.duckdb")
-    pulse, control, metrics = Pulse(store), ControlDoor(), Metrics()
-    given: dict[str, Any] = {"store": store, "key": Key(TOKEN), "pulse": pulse, "control": control, "metrics": metrics}
-    with FlightDoor("127.0.0.1", 0, **given, http_port=4711) as door:
-        answer = Client(f"grpc://127.0.0.1:{door.port}").action("begin", encode_shapes("g", [PEOPLE]))
+    pulse, control, metrics = Pulse(store), ControlQueue(), Metrics()
+    backend = Backend(store, Key(TOKEN), pulse, control, metrics)
+    with FlightServer("127.0.0.1", 0, backend, http_port=4711) as server:
+        answer = Client(f"grpc://127.0.0.1:{server.port}").action("begin", encode_shapes("g", [PEOPLE]))
         assert answer == {"http_port": 4711, "scheme": "http"}
     store.close()
 
@@ -505,7 +505,7 @@ def test_a_call_of_an_older_pipeline_is_refused(served: Served, client: Client) 
         headers=[(b"authorization", f"Bearer {TOKEN}".encode()), (b"livetables-pipeline", b"1")]
     )
     assert client.action("positions") == {"g": {}}
-    assert served.store.start_pipeline() == 2
+    assert served.store.fencing.start_pipeline() == 2
     calls: list[Callable[[], Any]] = [
         lambda: client.action("positions"),
         lambda: client.get(table="people").read_all(),
@@ -526,7 +526,7 @@ def test_a_number_that_is_none_is_refused(served: Served, client: Client, number
     with pytest.raises(flight.FlightServerError, match="livetables-pipeline is") as error:
         client.action("positions")
     assert told(error)["code"] == "bad_frame"
-    assert served.store.start_pipeline() == 1
+    assert served.store.fencing.start_pipeline() == 1
 
 
 def test_a_report_tells_how_fresh_the_tables_are(served: Served, client: Client) -> None:
@@ -761,7 +761,7 @@ def test_too_many_who_wait_are_refused_and_a_stop_ends_all_waits(served: Served,
     assert told(error)["code"] == "busy"
     # Who need not wait is served.
     assert client.get(changes="people", generation="g", after=0, seconds_max=0).read_all().num_rows == 0
-    served.door.shutdown()
+    served.server.shutdown()
     for thread in threads:
         thread.join(timeout=10)
     assert not any(thread.is_alive() for thread in threads)

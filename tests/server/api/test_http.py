@@ -1,4 +1,4 @@
-"""The HTTP door, operation by operation, over a store with a few awkward rows."""
+"""The HTTP endpoints, operation by operation, over a store with a few awkward rows."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from livetables.model.errors import RequestError
 from livetables.model.spec import CONTROL_TABLES
 from livetables.model.wire import Receipt, SourceReport
 from livetables.server.access.key import Key
-from livetables.server.api import http
-from livetables.server.api.control_requests import ControlDoor
+from livetables.server.api import http_sql
+from livetables.server.api.control_requests import ControlQueue
 from livetables.server.api.gate import MAX_BODY_BYTES
 from livetables.server.api.http import create_app
 from livetables.server.api.messages import MAX_SQL_ROWS
@@ -188,7 +188,7 @@ def fill(store: Store) -> None:
 
 def services_of(store: Store) -> Services:
     metrics = Metrics()
-    return Services(store, Key(TOKEN), Pulse(store), ControlDoor(), Hub(store, metrics), metrics, FLIGHT_PORT)
+    return Services(store, Key(TOKEN), Pulse(store), ControlQueue(), metrics, Hub(store, metrics), FLIGHT_PORT)
 
 
 @pytest.fixture
@@ -512,21 +512,26 @@ def test_three_hundred_thousand_rows_are_streamed_in_chunks(store: Store) -> Non
 class WatchedStore(Store):
     """A store that counts the scans that are open."""
 
-    open_scans = 0
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.open_scans = 0
+        scan = self.reader.scan
 
-    @contextmanager
-    def scan(self, name: str, selection: Selection) -> Iterator[pa.RecordBatchReader]:
-        self.open_scans += 1
-        try:
-            with super().scan(name, selection) as reader:
-                yield reader
-        finally:
-            self.open_scans -= 1
+        @contextmanager
+        def counted(name: str, selection: Selection) -> Iterator[pa.RecordBatchReader]:
+            self.open_scans += 1
+            try:
+                with scan(name, selection) as reader:
+                    yield reader
+            finally:
+                self.open_scans -= 1
+
+        self.reader.scan = counted  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("spec_version", ["2.3", "2.4"])
 def test_a_scan_ends_when_its_client_goes_away(spec_version: str) -> None:
-    with closing(WatchedStore(None)) as store:
+    with closing(WatchedStore()) as store:
         app = create_app(big_services(store, 200_000))
         seen: list[int] = []
 
@@ -541,7 +546,7 @@ def test_a_scan_ends_when_its_client_goes_away(spec_version: str) -> None:
 
 
 def test_a_refused_export_leaves_no_scan_open() -> None:
-    with closing(WatchedStore(None)) as store:
+    with closing(WatchedStore()) as store:
         fill(store)
         client = Client(create_app(services_of(store)), KEY)
         assert client.get(ROWS_URL, params={"sort": "nmae"}, headers={"Accept": CSV}).status_code == 400
@@ -598,16 +603,16 @@ def test_status_answers_without_a_pipeline_and_without_tables(store: Store) -> N
 
 
 @contextmanager
-def pipeline(door: ControlDoor, outcome: Receipt | RequestError) -> Iterator[list[dict[str, Any]]]:
+def pipeline(queue: ControlQueue, outcome: Receipt | RequestError) -> Iterator[list[dict[str, Any]]]:
     """A pipeline that settles every request the same way, and keeps what it was asked."""
     taken: list[dict[str, Any]] = []
     is_over = threading.Event()
 
     def run() -> None:
         while not is_over.is_set():
-            for request in door.take(0.05):
+            for request in queue.take(0.05):
                 taken.append(dict(request.fields))
-                door.settle(request.request_id, outcome)
+                queue.settle(request.request_id, outcome)
 
     thread = threading.Thread(target=run)
     thread.start()
@@ -758,7 +763,7 @@ def test_sql_that_cannot_be_answered(client: Client, question: str, status: int,
 
 
 def test_an_sql_answer_has_a_limit_of_bytes(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "MAX_SQL_BYTES", 10)
+    monkeypatch.setattr(http_sql, "MAX_SQL_BYTES", 10)
     response = client.post("/api/sql", {"sql": "SELECT * FROM users_ui"})
     assert (response.status_code, problem_of(response)["code"]) == (413, "limit")
 
@@ -814,7 +819,7 @@ def test_a_mistake_of_the_server_is_logged_and_not_told(
     def fail(*_: object) -> None:
         raise ZeroDivisionError("an internal detail")
 
-    monkeypatch.setattr(services.store, "window", fail)
+    monkeypatch.setattr(services.store.reader, "window", fail)
     with caplog.at_level(logging.ERROR):
         response = Client(create_app(services), KEY).get(ROWS_URL)
     assert (response.status_code, problem_of(response)["code"]) == (500, "internal")

@@ -18,7 +18,7 @@ import pytest
 
 from livetables.model.change import Batch, TableChanges
 from livetables.model.errors import RequestError
-from livetables.model.wire import RUNS_PER_PIPELINE, ChangesHeader, FramePart, FrameStream, Place, encode_part
+from livetables.model.wire import RUNS_PER_PIPELINE, ChangesHeader, FramePart, FrameStream, Place
 from livetables.server.api import gate, intake
 from livetables.server.api.http import create_app
 from livetables.server.api.services import Services
@@ -37,6 +37,7 @@ from tests.support.frames import (
     USERS,
     Operator,
     Record,
+    encode_part,
     marks_of,
     part,
     streams,
@@ -69,7 +70,7 @@ class Served:
 
 
 def rows(store: Store, table: str) -> list[dict[str, Any]]:
-    with store.scan(table, Selection()) as reader:
+    with store.reader.scan(table, Selection()) as reader:
         found: list[dict[str, Any]] = reader.read_all().to_pylist()
         return found
 
@@ -114,7 +115,7 @@ def test_a_frame_is_applied_and_told_in_which_commit(served: Served) -> None:
     assert told(served.send(frame(1, 2))) == (True, 0, 0)
     assert told(served.send(frame(3, frame=1))) == (True, 1, 1)
     assert served.ids() == [1, 2, 3]
-    assert served.store.window("users_ui", ViewOptions())[1].ids == (0, 1, 2)
+    assert served.store.reader.window("users_ui", ViewOptions())[1].ids == (0, 1, 2)
     assert served.store.table("users_ui").newest == user(3).ts
     assert served.metric("livetables_frames_received_total") == 2
     assert served.metric("livetables_frame_seconds_count") == 2
@@ -258,14 +259,14 @@ def test_an_older_run_is_fenced(served: Served) -> None:
 
 
 def test_an_older_pipeline_is_fenced_and_a_newer_one_adopted(served: Served) -> None:
-    assert [served.store.start_pipeline() for _ in range(2)] == [1, 2]
+    assert [served.store.fencing.start_pipeline() for _ in range(2)] == [1, 2]
     assert outcome(served.send(frame(1, run=RUNS_PER_PIPELINE + 7))) == (409, "fenced")
     assert served.send(frame(1, run=2 * RUNS_PER_PIPELINE)).status_code == 200
     assert served.send(frame(2, frame=1, run=5 * RUNS_PER_PIPELINE + 3)).status_code == 200
     assert outcome(served.send(frame(3, frame=2, run=4 * RUNS_PER_PIPELINE))) == (409, "fenced")
-    assert served.store.start_pipeline() == 6
+    assert served.store.fencing.start_pipeline() == 6
     with pytest.raises(FrameError, match="pipeline 5 asks, but this server belongs to pipeline 6"):
-        served.store.check_pipeline(5)
+        served.store.fencing.check(5)
 
 
 def test_an_unknown_generation_and_other_columns_are_refused(served: Served) -> None:
@@ -550,17 +551,17 @@ def test_followers_get_what_frames_changed(served: Served) -> None:
         places.append(Place("g", served.store.generations()["g"].sequence))
         served.send(part(operator.process(record), marks_of([record]), frame=number))
     for table in ("left_ui", "natural_ui", "asof_ui"):
-        changes = served.store.changes(table, places[1], 0, lambda: False)
+        changes = served.store.changes.since(table, places[1], 0, lambda: False)
         assert changes is not None
         assert ChangesHeader.of(changes.schema).place.sequence == 2
-    left = served.store.changes("left_ui", places[1], 0, lambda: False)
+    left = served.store.changes.since("left_ui", places[1], 0, lambda: False)
     assert left is not None
     assert [(row["_left_id"], row["_right_id"], row["_deleted"]) for row in left.to_pylist()] == [
         (1, None, True),
         (1, 1, False),
         (1, 2, False),
     ]
-    with served.store.whole("left_ui") as reader:
+    with served.store.changes.whole("left_ui") as reader:
         assert ChangesHeader.of(reader.schema).place.sequence == 2
 
 
@@ -576,10 +577,10 @@ def test_an_older_match_is_not_told_to_followers(served: Served) -> None:
     place = Place("g", served.store.generations()["g"].sequence)
     sent = part([("natural_ui", "rows", newer), ("natural_ui", "rows", older)], marks_of([late]), frame=3)
     assert served.send(sent).status_code == 200
-    changes = served.store.changes("natural_ui", place, 0, lambda: False)
+    changes = served.store.changes.since("natural_ui", place, 0, lambda: False)
     assert changes is not None
     assert [(row["_left_id"], row["_right_id"]) for row in changes.to_pylist()] == [(1, late.id)]
-    assert served.store.window("natural_ui", ViewOptions())[1].ids == (0, 1)
+    assert served.store.reader.window("natural_ui", ViewOptions())[1].ids == (0, 1)
 
 
 # After a restart
@@ -592,7 +593,7 @@ def test_a_restart_keeps_marks_sequence_run_and_number(tmp_path: Path) -> None:
         return store.apply([Frame(sent, sent.streams)]).outcomes[0]
 
     with closing(Store(path)) as store:
-        store.start_pipeline()
+        store.fencing.start_pipeline()
         store.begin("g", SHAPES)
         store.publish("g")
         run = RUNS_PER_PIPELINE + 4
@@ -608,8 +609,8 @@ def test_a_restart_keeps_marks_sequence_run_and_number(tmp_path: Path) -> None:
         assert apply(store, frame(2, 3, 4, attempt="b", run=run + 1)) == 2
         assert [row["_id"] for row in rows(store, "users_ui")] == [1, 2, 3, 4]
         assert store.generations()["g"].records == {"users_ui": 4}, "a record that comes again is counted once"
-        assert store.window("users_ui", ViewOptions())[1].ids == (0, 1, 2, 3)
-        assert store.start_pipeline() == 2
+        assert store.reader.window("users_ui", ViewOptions())[1].ids == (0, 1, 2, 3)
+        assert store.fencing.start_pipeline() == 2
 
 
 def test_batches_and_frames_share_the_sequence(served: Served) -> None:
@@ -619,7 +620,7 @@ def test_batches_and_frames_share_the_sequence(served: Served) -> None:
     served.send(frame(2, frame=1))
     generation = served.store.generations()["g"]
     assert (generation.sequence, generation.last_batch_id) == (2, 0)
-    assert served.store.window("users_ui", ViewOptions())[1].ids == (0, 1, 2)
+    assert served.store.reader.window("users_ui", ViewOptions())[1].ids == (0, 1, 2)
 
 
 def test_a_stream_of_nothing_is_nothing(served: Served) -> None:

@@ -8,8 +8,8 @@ import logging
 import pytest
 from starlette.types import Message, Scope
 
-from livetables.server.api import http
-from livetables.server.api.http import Chunks
+from livetables.server.api import http_tables
+from livetables.server.api.http_tables import Chunks
 from livetables.server.viewports.encoding import CSV
 
 SECONDS = 0.05
@@ -26,7 +26,7 @@ async def stay() -> Message:
 def test_an_export_that_nobody_reads_is_given_up_and_lets_go_of_its_rows(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, version: str
 ) -> None:
-    monkeypatch.setattr(http, "STALLED_SECONDS_MAX", SECONDS)
+    monkeypatch.setattr(http_tables, "STALLED_SECONDS_MAX", SECONDS)
     sent: list[Message] = []
     closed: list[bool] = []
 
@@ -36,7 +36,7 @@ def test_an_export_that_nobody_reads_is_given_up_and_lets_go_of_its_rows(
         sent.append(message)
 
     async def export() -> None:
-        chunks = Chunks(iter([b"x" * http.PIECE_BYTES * 5]), lambda: closed.append(True), CSV)
+        chunks = Chunks(iter([b"x" * http_tables.PIECE_BYTES * 5]), lambda: closed.append(True), CSV)
         await asyncio.wait_for(chunks({**SCOPE, "asgi": {"spec_version": version}}, stay, send), 10)
 
     with caplog.at_level(logging.WARNING):
@@ -48,7 +48,7 @@ def test_an_export_that_nobody_reads_is_given_up_and_lets_go_of_its_rows(
 
 
 def test_an_export_that_is_read_slowly_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "STALLED_SECONDS_MAX", SECONDS * 4)
+    monkeypatch.setattr(http_tables, "STALLED_SECONDS_MAX", SECONDS * 4)
     body = bytes(range(256)) * 256 * 12
     taken: list[bytes] = []
 

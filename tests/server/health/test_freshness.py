@@ -13,7 +13,7 @@ from livetables.server.health.freshness import (
     IDLE_AFTER_SECONDS,
     Freshness,
     Moment,
-    Source,
+    SourceStatus,
     State,
 )
 
@@ -97,12 +97,15 @@ def test_any_sign_of_life_counts_and_forgets_no_reports() -> None:
     later = after(20)
     status = FRESH.reported(NOW, "g1", [USERS]).heard(later).status(later, ["g1"], {})
     assert (status.state, status.pipeline_seen) == ("live", later.time)
-    assert status.sources == (Source("users_ui", "users", 0, None),)
+    assert status.sources == (SourceStatus(table="users_ui", topic="users", lag_records=0, newest=None),)
 
 
 def test_a_source_tells_the_latest_event_time_of_its_table() -> None:
     status = FRESH.reported(NOW, "g1", [USERS, ACCOUNTS]).status(NOW, ["g1"], {"users_ui": LONG_AGO.time, "user": NOON})
-    assert status.sources == (Source("users_ui", "users", 0, LONG_AGO.time), Source("accounts_ui", "accounts", 0, None))
+    assert status.sources == (
+        SourceStatus(table="users_ui", topic="users", lag_records=0, newest=LONG_AGO.time),
+        SourceStatus(table="accounts_ui", topic="accounts", lag_records=0, newest=None),
+    )
 
 
 def test_a_first_generation_is_being_built() -> None:

@@ -77,7 +77,7 @@ def test_a_subscriber_that_fails_does_not_stop_the_others(caplog: pytest.LogCapt
         return seen
 
     assert asyncio.run(watch()) == [0, 1, 2, 3]
-    assert "cannot tell a subscriber of appends" in caplog.text
+    assert "cannot notify a subscriber of appends" in caplog.text
     store.close()
 
 
@@ -144,7 +144,7 @@ def is_as_stored(store: Store, client: Client) -> bool:
     """Whether a client has what the store would show it."""
     assert client.viewport
     try:
-        table, window = store.window(client.viewport.table, client.viewport.options)
+        table, window = store.reader.window(client.viewport.table, client.viewport.options)
     except RequestError as problem:
         return isinstance(client.viewport.state, RequestError) and client.viewport.state.code == problem.code
     rows = list(zip(window.ids, map(tuple, encoded_rows(window.rows)), strict=True))
@@ -353,14 +353,14 @@ def test_what_is_shown_is_seen_before_it_is_stored_also_by_those_who_come_later(
         viewport = hub.subscribe("users_ui", ViewOptions(), lambda: None)
         await until(lambda: viewport.state is not None)
         assert state_of(viewport).ids == [0]
-        assert store.window("users_ui", ViewOptions())[1].total == 0
+        assert store.reader.window("users_ui", ViewOptions())[1].total == 0
 
     with_hub(store, act)
 
 
 def test_what_is_stored_while_a_window_is_read_is_in_it_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether the store had it or not when it was asked."""
-    kept = store.kept
+    kept = store.reader.kept
 
     async def act(hub: Hub, _: Metrics) -> None:
         def kept_meanwhile(*asked: Any) -> Kept:
@@ -373,7 +373,7 @@ def test_what_is_stored_while_a_window_is_read_is_in_it_once(store: Store, monke
             return found
 
         with monkeypatch.context() as patched_store:
-            patched_store.setattr(store, "kept", kept_meanwhile)
+            patched_store.setattr(store.reader, "kept", kept_meanwhile)
             viewport = hub.subscribe("users_ui", ViewOptions(), lambda: None)
             await until(lambda: viewport.state is not None)
         assert [row[0] for row in state_of(viewport).rows] == [1, 2, 3]
@@ -383,7 +383,7 @@ def test_what_is_stored_while_a_window_is_read_is_in_it_once(store: Store, monke
 
 def test_a_dear_view_does_not_delay_cheap_ones(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """The store is slow on purpose: as long as the test wants."""
-    kept = store.kept
+    kept = store.reader.kept
     is_waiting, may_go_on = threading.Event(), threading.Event()
     dear = [ViewOptions(sort=[Sort(column=each) for each in ("k", "n", "ts")][:number]) for number in (1, 2, 3)]
 
@@ -395,7 +395,7 @@ def test_a_dear_view_does_not_delay_cheap_ones(store: Store, monkeypatch: pytest
             assert may_go_on.wait(10)
         return kept(name, options, seconds_max)
 
-    monkeypatch.setattr(store, "kept", kept_slowly)
+    monkeypatch.setattr(store.reader, "kept", kept_slowly)
 
     async def act(hub: Hub, _: Metrics) -> None:
         waiting = [hub.subscribe("users_ui", each, lambda: None) for each in dear]
@@ -434,7 +434,7 @@ def test_a_dear_view_says_how_far_it_may_be_behind(store: Store, monkeypatch: py
 def test_a_view_that_takes_too_long_is_told_to_and_tried_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub_module, "RETRY_SECONDS", 0.01)
     monkeypatch.setattr(hub_module, "EXPENSIVE_RESTS", 0)
-    kept = store.kept
+    kept = store.reader.kept
     is_slow = True
 
     def kept_slowly(*asked: Any) -> Kept:
@@ -442,7 +442,7 @@ def test_a_view_that_takes_too_long_is_told_to_and_tried_again(store: Store, mon
             raise TimeoutError
         return kept(*asked)
 
-    monkeypatch.setattr(store, "kept", kept_slowly)
+    monkeypatch.setattr(store.reader, "kept", kept_slowly)
 
     async def act(hub: Hub, _: Metrics) -> None:
         nonlocal is_slow
@@ -466,8 +466,8 @@ def test_the_store_stops_when_its_time_is_up(store: Store) -> None:
     store.put(Batch("g", 0, (TableChanges("users_ui", many, SHAPES[0].key_schema.empty_table()),)))
     dear = ViewOptions(sort=[Sort(column="k"), Sort(column="n")], quick="more TEXT", offset=300_000, size=10_000)
     with pytest.raises(TimeoutError):
-        store.kept("users_ui", dear, 0.001)
-    assert store.kept("users_ui", ViewOptions(size=3), 10).total == rows, "and goes on"
+        store.reader.kept("users_ui", dear, 0.001)
+    assert store.reader.kept("users_ui", ViewOptions(size=3), 10).total == rows, "and goes on"
 
 
 def test_a_shortage_of_memory_is_told_and_tried_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -579,7 +579,7 @@ def test_a_window_of_large_rows_is_cut_and_says_so(
         store.publish("g")
         store.put(batch("g", 0, {APPENDS: (rows, [])}))
     with closing(Store(path)) as store:
-        kept = store.kept("appends", view, 10)
+        kept = store.reader.kept("appends", view, 10)
         assert kept.rows.nbytes < 20 * megabyte
 
         async def act(hub: Hub, _: Metrics) -> None:

@@ -11,9 +11,13 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from websockets.client import ClientProtocol
+from websockets.frames import Frame, Opcode
+from websockets.protocol import State
+from websockets.uri import parse_uri
 
 from livetables.model.errors import RequestError
-from livetables.server.health.freshness import Source, Status
+from livetables.server.health.freshness import SourceStatus, Status
 from livetables.server.live import protocol
 from livetables.server.live.protocol import Change, Heading, Receipt, Subscribe
 from livetables.server.viewports.row import Checksums
@@ -34,11 +38,11 @@ SERVER_FRAMES: dict[str, Callable[[], str]] = {
     "heartbeat": lambda: protocol.heartbeat(NOW),
     "status": lambda: protocol.status(
         Status(
-            "catching_up",
-            "catching up: 12,000 records of topic user are still to be read",
-            NOW,
-            (Source("users", "user", 12_000, NOW),),
-            "http://127.0.0.1:4040",
+            state="catching_up",
+            message="catching up: 12,000 records of topic user are still to be read",
+            pipeline_seen=NOW,
+            spark_ui="http://127.0.0.1:4040",
+            sources=(SourceStatus(table="users", topic="user", lag_records=12_000, newest=NOW),),
         )
     ),
     "error": lambda: protocol.error(
@@ -166,3 +170,12 @@ def test_a_frame_that_does_not_fit_is_refused_with_the_reason(text: str, code: s
         protocol.client_frame(text)
     assert refused.value.code == code
     assert part in refused.value.problem
+
+
+@pytest.mark.parametrize("length", [0, 1, 125, 126, 127, 65_535, 65_536, 300_000])
+def test_a_text_frame_of_any_length_is_understood_by_a_websocket_client(length: int) -> None:
+    client = ClientProtocol(parse_uri("ws://localhost/ws"), state=State.OPEN, max_size=None)
+    text = "é" * (length // 2) + "x" * (length % 2)
+    client.receive_data(protocol.text_frame(text) * 2)
+    assert client.parser_exc is None
+    assert client.events_received() == [Frame(Opcode.TEXT, text.encode())] * 2

@@ -23,14 +23,15 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
 from livetables.model.change import Batch, TableChanges, TableShape
-from livetables.model.wire import FramePart, SourceReport, encode_part
-from livetables.pipeline.server_client import FlightSink
-from livetables.server.api.services import Services
+from livetables.model.wire import FramePart, SourceReport
+from livetables.pipeline.server_client import ServerClient
 from livetables.server.health.freshness import Freshness, Moment
-from livetables.server.live import session as session_module
-from livetables.server.live.session import Session, Sessions
+from livetables.server.live import sessions as sessions_module
+from livetables.server.live.serving import Pulse
+from livetables.server.live.session import Session
+from livetables.server.live.sessions import Sessions
 from tests.support.checksum import checksum
-from tests.support.frames import SHAPES, Operator, Record, marks_of, part
+from tests.support.frames import SHAPES, Operator, Record, encode_part, marks_of, part
 from tests.support.kafka import wait_until
 from tests.support.server import TOKEN, WITH_RELAYS, LiveClient, ServerProcess
 
@@ -70,7 +71,7 @@ def feed(server: ServerProcess) -> Iterator[Feed]:
 class Feed:
     """The pipeline's side: rows whose values follow from their id."""
 
-    def __init__(self, sink: FlightSink) -> None:
+    def __init__(self, sink: ServerClient) -> None:
         self.sink = sink
         self.begun: list[str] = []
         self.batch_id = 0
@@ -583,18 +584,18 @@ def test_a_thousand_connections_that_never_log_in_are_sent_away(server: ServerPr
 def test_a_client_that_was_silent_for_too_long_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock and the session are fakes: nobody waits three minutes for a test."""
     now = 1_000.0
-    monkeypatch.setattr(session_module, "WATCH_SECONDS", 0.0)
-    monkeypatch.setattr(session_module, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(sessions_module, "WATCH_SECONDS", 0.0)
+    monkeypatch.setattr(sessions_module, "time", SimpleNamespace(monotonic=lambda: now))
     sessions = Sessions()
     silent, lively = FakeSession(heard=now - 181), FakeSession(heard=now - 179)
     for each in (silent, lively):
         sessions.add(cast(Session, each))
     status = Freshness(Moment.now()).status(Moment.now(), [], {})
-    services = cast(Services, SimpleNamespace(pulse=SimpleNamespace(status=lambda: status)))
+    pulse = cast(Pulse, SimpleNamespace(status=lambda: status))
 
     async def watch_for_a_while() -> None:
         with suppress(TimeoutError):
-            await asyncio.wait_for(sessions.watch(services), 0.05)
+            await asyncio.wait_for(sessions.watch(pulse), 0.05)
 
     asyncio.run(watch_for_a_while())
     assert set(silent.sent_away) == {4408}

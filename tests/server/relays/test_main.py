@@ -18,7 +18,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
 from livetables.model.change import Batch, TableChanges, TableShape
-from livetables.pipeline.server_client import FlightSink
+from livetables.pipeline.server_client import ServerClient
 from tests.server.live.test_session import SCHEMA, START, USERS, Feed, has
 from tests.support.kafka import wait_until
 from tests.support.server import TOKEN, WITH_RELAYS, LiveClient, ServerProcess
@@ -132,7 +132,7 @@ def test_frames_are_those_of_a_server_without_relays(tmp_path: Path) -> None:
     }
 
 
-def story(client: LiveClient, sink: FlightSink) -> None:
+def story(client: LiveClient, sink: ServerClient) -> None:
     """One step after the other, each awaited: but for hints of limited views, frames do not depend on the machine."""
 
     def put(generation: str, batch_id: int, rows: list[dict[str, Any]], deletes: tuple[int, ...] = ()) -> None:

@@ -97,7 +97,7 @@ def test_rows_that_turn_out_to_be_damaged_are_told_apart_from_a_store_that_faile
     write(path)
     scratched(path)
     store = Store(path)
-    with pytest.raises(duckdb.Error, match="Corrupt"), store.scan("users_ui", Selection()) as reader:
+    with pytest.raises(duckdb.Error, match="Corrupt"), store.reader.scan("users_ui", Selection()) as reader:
         reader.read_all()
     with pytest.raises(DamagedError, match="is damaged: Corrupt"):
         store.check()
@@ -109,7 +109,7 @@ def test_nobody_damages_a_store_with_words(tmp_path: Path) -> None:
     write(path)
     store = Store(path)
     for text in ("SELECT CAST('Corrupt database file' AS BIGINT)", "SELECT 'Corrupt database file' || x"):
-        with pytest.raises(RequestError), store.sql(text) as reader:
+        with pytest.raises(RequestError), store.reader.sql(text) as reader:
             reader.read_all()
     store.check()
     store.close()

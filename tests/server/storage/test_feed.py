@@ -56,11 +56,11 @@ def test_changes_from_any_place_lead_to_the_table(shape: TableShape, data: st.Da
     states: list[dict[Any, Row]] = []
     for number, each in enumerate([([], []), *history]):
         store.put(batch("g", number, {shape: each}))
-        with store.whole(shape.name) as reader:
+        with store.changes.whole(shape.name) as reader:
             states.append({})
             applied(states[-1], reader.read_all())
     for number, rows in enumerate(states):
-        changes = store.changes(shape.name, Place("g", number), 0, lambda: False)
+        changes = store.changes.since(shape.name, Place("g", number), 0, lambda: False)
         assert changes is not None
         header = ChangesHeader.of(changes.schema)
         assert header.place.sequence == len(history)
@@ -81,7 +81,7 @@ def test_the_oldest_go_when_there_is_no_room_and_a_table_that_did_not_change_is_
     for number in range(1, 51):
         changes = [table_changes(KEYED, numbered(number, 20))]
         feed.add("g", number, changes, changes)
-        assert feed.held_bytes <= 100_000
+        assert feed._bytes <= 100_000
     assert feed.news("g", "keyed", 0, 0, lambda: False) is None
     newest = feed.news("g", "keyed", 45, 0, lambda: False)
     assert newest is not None
@@ -89,7 +89,7 @@ def test_the_oldest_go_when_there_is_no_room_and_a_table_that_did_not_change_is_
     assert feed.news("g", "other", 0, 0, lambda: False) is not None
     too_large = [table_changes(KEYED, numbered(0, 5_000))]
     feed.add("g", 51, too_large, too_large)
-    assert feed.held_bytes == 0
+    assert feed._bytes == 0
     assert feed.news("g", "keyed", 50, 0, lambda: False) is None
     assert feed.news("g", "keyed", 51, 0, lambda: False) is not None
 
@@ -101,9 +101,9 @@ def test_a_generation_that_has_lost_its_names_is_not_held(monkeypatch: pytest.Mo
         feed.started(generation, -1)
         changes = [table_changes(KEYED, numbered(0, 20))]
         feed.add(generation, 0, changes, changes)
-    before = feed.held_bytes
+    before = feed._bytes
     feed.ended("a")
-    assert 0 < feed.held_bytes < before
+    assert 0 < feed._bytes < before
     assert feed.news("a", "keyed", 0, 0, lambda: False) is None
     assert feed.news("b", "keyed", -1, 0, lambda: False) is not None
 
@@ -162,7 +162,7 @@ def test_changes_have_a_receipt_of_the_newest_record_of_their_table(is_shown: bo
     store.store_shown()
 
     def receipt(table: str, after: int = -1) -> ChangeTimes | None:
-        changes = store.changes(table, Place("g", after), 0, lambda: False)
+        changes = store.changes.since(table, Place("g", after), 0, lambda: False)
         assert changes is not None
         return ChangesHeader.of(changes.schema).receipt
 
@@ -173,7 +173,7 @@ def test_changes_have_a_receipt_of_the_newest_record_of_their_table(is_shown: bo
     for each in (users, accounts):
         assert before <= each.applied <= each.sent <= time.time() * 1000 + 0.01  # it is rounded
     assert receipt("users_ui", store.generations()["g"].sequence) is None
-    with store.whole("users_ui") as reader:
+    with store.changes.whole("users_ui") as reader:
         assert ChangesHeader.of(reader.schema).receipt is None
     store.close()
 

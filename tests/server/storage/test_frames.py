@@ -95,7 +95,7 @@ class Tables:
 
     def take(self, last: FramePart, whole: tuple[FrameStream, ...]) -> None:
         before = {name: dict(rows) for name, rows in self.rows.items()}
-        changes = frame_changes(BY_NAME, whole, self.marks.get(last.writer, {}), last.marks)
+        changes = frame_changes(BY_NAME, whole, self.marks.get(last.writer, {}), last.marks, {})
         self.marks[last.writer] = changes.marks
         for name, news in changes.tables.items():
             shape, rows = BY_NAME[name], self.rows[name]
@@ -194,7 +194,7 @@ def test_the_store_applies_frames_as_the_model_does(
         Story(records, writers, chance.randrange, deliver).play()
         flush()
     for name, rows in expected(records).items():
-        with shared_store.scan(name, Selection()) as reader:
+        with shared_store.reader.scan(name, Selection()) as reader:
             found = reader.read_all().to_pylist()
         assert comparable(list(map(without_reason, found)) if name == DEAD_LETTERS else found) == comparable(rows), name
     shared_store.drop(generation)
@@ -207,7 +207,7 @@ UNTIL_BOTH = advanced({}, marks_of([USER, ACCOUNT]))
 
 
 def changed(table: str, marks: WriterMarks, *emitted: Emitted) -> dict[str, list[Row]]:
-    news = frame_changes(BY_NAME, streams(emitted), marks, {}).tables.get(table)
+    news = frame_changes(BY_NAME, streams(emitted), marks, {}, {}).tables.get(table)
     return rows_of(news) if news else {}
 
 
@@ -290,13 +290,13 @@ def test_dead_letters_of_any_bytes_have_a_reason_and_a_text(shared_store: Store,
     (outcome,) = shared_store.apply([Frame(last, last.streams)]).outcomes
     assert isinstance(outcome, int), outcome
     shared_store.publish(generation)
-    with shared_store.scan(DEAD_LETTERS, Selection()) as reader:
+    with shared_store.reader.scan(DEAD_LETTERS, Selection()) as reader:
         found = reader.read_all().to_pylist()
     for raw, letter in zip(raws, found, strict=True):
         assert (letter["source"], letter["topic"], letter["partition"]) == ("users_ui", "user", 3)
         assert letter["reason"]
         assert letter["raw"] == (None if raw is None else raw.decode(errors="backslashreplace"))
-    assert shared_store.dead_letter_summary(generation) == {"users_ui": (len(raws), found[0]["reason"])}
+    assert shared_store.reader.dead_letter_summary(generation) == {"users_ui": (len(raws), found[0]["reason"])}
     shared_store.drop(generation)
 
 
@@ -328,7 +328,7 @@ BAD = {
 @pytest.mark.parametrize("stream", BAD.values(), ids=BAD)
 def test_what_does_not_match_the_shapes_is_refused(stream: FrameStream) -> None:
     with pytest.raises(FrameError, match="cure: ") as caught:
-        frame_changes(BY_NAME, [stream], {}, {})
+        frame_changes(BY_NAME, [stream], {}, {}, {})
     assert caught.value.code == "refused"
 
 
@@ -336,7 +336,7 @@ def test_columns_may_come_in_another_order_and_not_nullable() -> None:
     rows = pa.Table.from_pylist([USER.row], OWN_SCHEMA).select(["ts", "n", "k", "_id"])
     required = pa.schema([field.with_nullable(False) for field in rows.schema], {"a": "b"})
     both = [FrameStream.of("users_ui", "rows", each) for each in (rows, rows.cast(required))]
-    assert rows_of(frame_changes(BY_NAME, both, {}, {}).tables["users_ui"]) == {"new": [USER.row] * 2}
+    assert rows_of(frame_changes(BY_NAME, both, {}, {}, {}).tables["users_ui"]) == {"new": [USER.row] * 2}
 
 
 def test_large_frames_are_taken() -> None:
@@ -350,7 +350,7 @@ def test_large_frames_are_taken() -> None:
         *(FrameStream.of(shape.name, "rows", pairs) for shape in (LEFT, NATURAL, ASOF)),
     ]
     marks = advanced({}, {"users": {"k": {0: number // 2 - 1}}, "accounts": {"k": {0: number}}})
-    changes = frame_changes(BY_NAME, given_streams, marks, {})
+    changes = frame_changes(BY_NAME, given_streams, marks, {}, {})
     half = number // 2
     assert changes.records == {"users_ui": half}
     news = changes.tables
@@ -361,7 +361,7 @@ def test_large_frames_are_taken() -> None:
 
 def test_news_of_several_writers_are_taken_together() -> None:
     one, two = (
-        frame_changes(BY_NAME, streams([("users_ui", "rows", record.row)]), {}, {}).tables["users_ui"]
+        frame_changes(BY_NAME, streams([("users_ui", "rows", record.row)]), {}, {}, {}).tables["users_ui"]
         for record in (USER, Record("users", 1, 0, "b", 0))
     )
     assert [row["k"] for row in rows_of(combined([one, two]))["new"]] == ["a", "b"]

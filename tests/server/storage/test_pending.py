@@ -75,7 +75,7 @@ class Copy:
                 self._read(name)
 
     def _read(self, name: str) -> None:
-        kept = self._store.kept(name, EVERY_ROW, 10)
+        kept = self._store.reader.kept(name, EVERY_ROW, 10)
         self.rows[name] = {row.number: row for row in rows_of(kept.rows)}
         assert len(self.rows[name]) == kept.total, "a number is given twice"
         self.last[name] = max(self.last.get(name, -1), *self.rows[name], -1)
@@ -96,9 +96,9 @@ class Follower:
     def follow(self, store: Store) -> None:
         """Get to where the table is."""
         name = self.shape.name
-        changes = store.changes(name, self.place, 0, lambda: False) if self.place else None
+        changes = store.changes.since(name, self.place, 0, lambda: False) if self.place else None
         if changes is None:
-            with store.whole(name) as reader:
+            with store.changes.whole(name) as reader:
                 changes = reader.read_all()
             self.rows = {}
         self.place = ChangesHeader.of(changes.schema).place
@@ -115,9 +115,13 @@ class Follower:
 
 
 def stored_rows(store: Store, name: str) -> list[dict[str, Any]]:
-    with store.scan(name, Selection()) as reader:
+    with store.reader.scan(name, Selection()) as reader:
         found: list[dict[str, Any]] = reader.read_all().to_pylist()
         return found
+
+
+def has_pending(store: Store) -> bool:
+    return bool(store.pending._open or store.pending._storing)
 
 
 def as_micros(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -286,7 +290,7 @@ class Server:
 
     def _has_stored(self) -> None:
         self.stored = deepcopy(self.shown)
-        assert self.store.pending.is_empty()
+        assert not has_pending(self.store)
         self.check_stored()
         self.check_copy()
 
@@ -515,7 +519,7 @@ def test_what_is_taken_to_be_stored_has_its_marks(tmp_path: Path, monkeypatch: p
             store.show(again)
         store.store_shown()
         assert ids(store) == [1, 2]
-        assert store.window("users_ui", EVERY_ROW)[1].ids == (0, 1)
+        assert store.reader.window("users_ui", EVERY_ROW)[1].ids == (0, 1)
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
@@ -532,7 +536,7 @@ def test_an_older_pipeline_is_refused_while_others_are_stored(
     store: Store, monkeypatch: pytest.MonkeyPatch, act: Callable[[Store, Frame], object]
 ) -> None:
     """Whoever is refused waits for no one who waits for them."""
-    store.start_pipeline()
+    store.fencing.start_pipeline()
     store.show(frame(1, run=RUNS_PER_PIPELINE))
     commit = store.writer._commit_shown
     refused: list[Exception] = []
@@ -576,9 +580,9 @@ def test_a_batch_and_a_frame_at_the_same_time_have_numbers_and_sequences_of_thei
     threads[0].join(10)
     store.store_shown()
     assert sorted(ids(store)) == [2, 50]
-    assert store.window("users_ui", EVERY_ROW)[1].ids == (0, 1)
+    assert store.reader.window("users_ui", EVERY_ROW)[1].ids == (0, 1)
     assert store.generations()["g"].sequence == 1
-    changes = store.changes("users_ui", Place("g", -1), 0, lambda: False)
+    changes = store.changes.since("users_ui", Place("g", -1), 0, lambda: False)
     assert changes is not None
     assert sorted(changes["_id"].to_pylist()) == [2, 50]
 
@@ -612,7 +616,7 @@ def test_a_frame_shown_while_another_is_applied_by_the_store_is_kept(
     store.store_shown()
     assert sorted(ids(store)) == [1, 2]
     assert store.generations()["g"].sequence == 1
-    assert store.window("users_ui", EVERY_ROW)[1].ids == (0, 1)
+    assert store.reader.window("users_ui", EVERY_ROW)[1].ids == (0, 1)
 
 
 def test_a_generation_that_cannot_be_dropped_keeps_what_was_shown(
@@ -636,7 +640,7 @@ def test_dropping_a_generation_answers_those_who_wait_for_it(store: Store) -> No
     assert waiting
     store.drop("g")
     assert isinstance(waiting.exception(0), StoreFirstError)
-    assert store.pending.is_empty()
+    assert not has_pending(store)
     store.store_shown()
 
 

@@ -37,7 +37,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
 
 
 def answer(served: Store, text: str, seconds_max: float = 10) -> list[tuple[Any, ...]]:
-    with served.sql(text, seconds_max) as reader:
+    with served.reader.sql(text, seconds_max) as reader:
         return [tuple(row.values()) for row in reader.read_all().to_pylist()]
 
 
@@ -355,7 +355,7 @@ def test_a_slow_query_ends_in_time(served: Store, text: str) -> None:
 
 
 def test_a_query_interrupted_between_two_chunks_is_a_timeout(served: Store) -> None:
-    with served.sql("SELECT a.name FROM big a, big b", 0.2) as reader:
+    with served.reader.sql("SELECT a.name FROM big a, big b", 0.2) as reader:
         reader.read_next_batch()
         threading.Event().wait(0.5)
         with pytest.raises(RequestError) as caught:
@@ -402,7 +402,7 @@ def test_a_batch_and_a_window_go_before_a_hungry_query(served: Store) -> None:
         last = served.generations()["g1"].last_batch_id
         assert last is not None
         served.put(batch("g1", last + 1, {USERS: (numbered(2_000 + last, 50), [])}))
-        assert served.window("big", ViewOptions(quick="user 19"))[1].total > 0
+        assert served.reader.window("big", ViewOptions(quick="user 19"))[1].total > 0
     for each in hungry:
         each.join()
     assert {error.code for error in outcomes} <= {"limit", "busy", "timeout"}
@@ -410,7 +410,7 @@ def test_a_batch_and_a_window_go_before_a_hungry_query(served: Store) -> None:
 
 def test_only_so_many_queries_run_at_once(served: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader_module, "SQL_WAIT_SECONDS", 0.1)
-    with served.sql("SELECT 1"), served.sql("SELECT 2"):
+    with served.reader.sql("SELECT 1"), served.reader.sql("SELECT 2"):
         error = refusal(served, "SELECT 3")
         assert (error.code, error.cure) == ("busy", "send it again later")
     assert answer(served, "SELECT 3") == [(3,)]
@@ -424,17 +424,17 @@ def test_a_refused_query_frees_its_place(served: Store) -> None:
 
 
 def test_an_answer_is_of_one_moment(served: Store) -> None:
-    with served.sql("SELECT _id FROM users") as reader:
+    with served.reader.sql("SELECT _id FROM users") as reader:
         last = served.generations()["g1"].last_batch_id
         assert last is not None
-        before = served.row_counts()["g1"]["users"]
+        before = served.reader.row_counts()["g1"]["users"]
         served.put(batch("g1", last + 1, {USERS: (numbered(5_000 + last, 3), [])}))
         assert reader.read_all().num_rows == before
 
 
 def test_a_query_left_unread_holds_nothing(served: Store) -> None:
     for _ in range(5):
-        with served.sql("SELECT a.name FROM big a, big b") as reader:
+        with served.reader.sql("SELECT a.name FROM big a, big b") as reader:
             reader.read_next_batch()
     assert answer(served, "SELECT count(*) FROM big") == [(ROWS,)]
 

@@ -68,13 +68,13 @@ def path(tmp_path: Path) -> Path:
 
 
 def answer(store: Store, sql: str) -> list[tuple[Any, ...]]:
-    with store.sql(sql) as reader:
+    with store.reader.sql(sql) as reader:
         return [tuple(row.values()) for row in reader.read_all().to_pylist()]
 
 
 def content(store: Store, name: str) -> list[str]:
     """All rows of a table, in a form that compares whatever their order."""
-    with store.scan(name, Selection()) as reader:
+    with store.reader.scan(name, Selection()) as reader:
         return comparable(reader.read_all().to_pylist())
 
 
@@ -116,7 +116,7 @@ def test_a_batch_that_comes_again_changes_nothing(store: Store) -> None:
     begin(store, "g", APPENDS, rows=3)
     store.publish("g")
     assert not store.put(batch("g", 0, {APPENDS: (numbered(50, 5), [])}))
-    assert store.row_counts() == {"g": {"appends": 3}}
+    assert store.reader.row_counts() == {"g": {"appends": 3}}
     assert store.table("appends").next_row == 3
 
 
@@ -135,7 +135,7 @@ def test_a_generation_that_was_not_begun_is_refused(store: Store) -> None:
 def test_beginning_again_keeps_the_rows_but_not_other_tables(store: Store) -> None:
     begin(store, "g", KEYED, rows=2)
     store.begin("g", [KEYED])
-    assert store.row_counts() == {"g": {"keyed": 2}}
+    assert store.reader.row_counts() == {"g": {"keyed": 2}}
     with pytest.raises(SinkError, match="has other tables already"):
         store.begin("g", [VERSIONED])
 
@@ -153,7 +153,7 @@ def test_a_table_of_nothing_but_keys_takes_a_key_again(store: Store) -> None:
     store.begin("g", [shape])
     for batch_id in range(2):
         store.put(batch("g", batch_id, {shape: ([{"a": "x"}, {"a": None}], [])}))
-    assert store.row_counts() == {"g": {"keys": 2}}
+    assert store.reader.row_counts() == {"g": {"keys": 2}}
 
 
 def test_the_newest_event_time_is_known(store: Store) -> None:
@@ -194,7 +194,7 @@ def test_a_bad_batch_leaves_everything_as_it_was(store: Store, make: Callable[[]
     assert (store.generations(), content(store, "appends"), content(store, "keyed")) == before
     assert store.unknown_fields == {}
     assert store.put(Batch("g", 1, (good,)))
-    _, window = store.window("keyed", ViewOptions(offset=3, size=4))
+    _, window = store.reader.window("keyed", ViewOptions(offset=3, size=4))
     assert window.ids == (3, 4, 5, 6)
 
 
@@ -224,7 +224,7 @@ def test_two_generations_live_side_by_side_and_the_published_one_is_read(store: 
     begin(store, "g1", APPENDS, rows=2)
     store.publish("g1")
     begin(store, "g2", APPENDS, rows=5)
-    assert store.row_counts() == {"g1": {"appends": 2}, "g2": {"appends": 5}}
+    assert store.reader.row_counts() == {"g1": {"appends": 2}, "g2": {"appends": 5}}
     assert len(content(store, "appends")) == 2
     store.publish("g2")
     assert len(content(store, "appends")) == 5
@@ -277,7 +277,7 @@ def test_an_unknown_table_is_told_with_its_cure(store: Store) -> None:
     begin(store, "g", USERS)
     store.publish("g")
     with pytest.raises(RequestError, match=r"there is no table 'usrs'\n  cure: did you mean \"users\"") as caught:
-        store.window("usrs", ViewOptions())
+        store.reader.window("usrs", ViewOptions())
     assert caught.value.code == "unknown_table"
 
 
@@ -302,7 +302,7 @@ def test_dropping_takes_the_names_along_and_twice_changes_nothing(store: Store) 
     store.publish("g")
     store.drop("g")
     store.drop("g")
-    assert (store.tables(), dict(store.generations()), store.row_counts()) == ({}, {}, {})
+    assert (store.tables(), dict(store.generations()), store.reader.row_counts()) == ({}, {}, {})
     begin(store, "g", USERS, rows=1)
     store.publish("g")
     assert len(content(store, "user")) == 1
@@ -356,7 +356,7 @@ def test_publishing_switches_all_names_in_one_step(store: Store) -> None:
         assert counts == (10 + int(lows[0][1:]),) * 3, "half a generation"
 
     def read_window() -> None:
-        table, window = store.window("accounts", ViewOptions(size=100, sort=[Sort(column="_id")]))
+        table, window = store.reader.window("accounts", ViewOptions(size=100, sort=[Sort(column="_id")]))
         assert window.total == len(window.ids) == 10 + int(table.generation[1:])
         assert {name.split()[0] for name in window.rows["name"].to_pylist()} == {table.generation}
 
@@ -376,11 +376,11 @@ def test_a_window_is_right_at_every_moment_of_a_growing_and_shrinking_table(stor
     store.publish("g")
 
     def read() -> None:
-        _, window = store.window("keyed", ViewOptions(size=10_000))
+        _, window = store.reader.window("keyed", ViewOptions(size=10_000))
         ids = [row["_id"] for row in window.rows.to_pylist()]
         assert len(ids) == window.total == 20, "a batch is seen in part, or a row is left out"
         assert ids == list(range(ids[0], ids[0] + 20))
-        _, page = store.window("keyed", ViewOptions(offset=5, size=5))
+        _, page = store.reader.window("keyed", ViewOptions(offset=5, size=5))
         assert len(page.ids) == 5
         assert list(page.ids) == sorted(page.ids)
 
@@ -394,7 +394,7 @@ def test_an_open_scan_keeps_its_rows_and_holds_nobody_up(store: Store) -> None:
     begin(store, "g1", USERS, rows=2_000)
     begin(store, "g2", USERS, rows=1)
     store.publish("g1")
-    with store.scan("users", Selection()) as reader:
+    with store.reader.scan("users", Selection()) as reader:
         store.put(batch("g1", 1, {USERS: (numbered(2_000, 5), [])}))
         store.publish("g2")
         store.drop("g1")
@@ -408,14 +408,14 @@ def test_an_open_scan_of_a_file_holds_no_drop_up_and_its_space_comes_back(path: 
     begin(store, "g1", USERS, rows=50_000)
     begin(store, "g2", USERS, rows=10)
     store.publish("g1")
-    with store.scan("users", Selection()) as reader:
+    with store.reader.scan("users", Selection()) as reader:
         store.publish("g2")
         store.drop("g1")
         store.put(batch("g2", 1, {USERS: (numbered(10, 1), [])}))
         assert reader.read_all().num_rows == 50_000
     store.close()
     reopened = Store(path)
-    assert reopened.row_counts() == {"g2": {"users": 11}}
+    assert reopened.reader.row_counts() == {"g2": {"users": 11}}
     reopened.close()
 
 
@@ -439,7 +439,7 @@ def test_reopening_keeps_everything(path: Path) -> None:
     assert not reopened.put(batch("g2", 1, {KEYED: ([], numbered(1, 1))}))
     assert reopened.put(batch("g2", 2, {KEYED: (numbered(7, 1), [])}))
     reopened.publish("g2")
-    assert reopened.window("keyed", ViewOptions())[1].ids == (1, 2, 3, 4)
+    assert reopened.reader.window("keyed", ViewOptions())[1].ids == (1, 2, 3, 4)
     reopened.close()
 
 
@@ -477,7 +477,7 @@ def test_a_file_open_in_this_process_is_told_with_its_cure(path: Path, memory_me
     begin(store, "g", USERS, rows=1)
     with pytest.raises(SetupError, match=r"cannot open the store [^\n]*\n  cure: stop the server that uses it"):
         Store(path, memory_megabytes=memory_megabytes)
-    assert store.row_counts() == {"g": {"users": 1}}
+    assert store.reader.row_counts() == {"g": {"users": 1}}
     store.close()
     Store(path).close()
 
@@ -516,7 +516,7 @@ def test_what_does_not_fit_in_memory_is_sorted_beside_the_file(path: Path) -> No
     store.begin("g", [USERS])
     store.put(long_texts(500_000))
     store.publish("g")
-    with store.scan("users", Selection(sort=[Sort(column="name")])) as reader:
+    with store.reader.scan("users", Selection(sort=[Sort(column="name")])) as reader:
         assert reader.read_next_batch()["name"][0].as_py() == "0" * 64
         assert list(path.parent.glob("store.duckdb.tmp/*"))
     store.close()
@@ -529,11 +529,11 @@ def test_what_does_not_fit_in_memory_without_a_file_is_told_with_its_cure() -> N
     store.publish("g")
     with (
         pytest.raises(RequestError, match="cure: ask for less at once") as caught,
-        store.scan("users", Selection(sort=[Sort(column="name")])) as reader,
+        store.reader.scan("users", Selection(sort=[Sort(column="name")])) as reader,
     ):
         reader.read_all()
     assert caught.value.code == "limit"
-    assert len(store.window("users", ViewOptions(size=10))[1].ids) == 10
+    assert len(store.reader.window("users", ViewOptions(size=10))[1].ids) == 10
     store.close()
 
 
@@ -542,7 +542,7 @@ def test_a_closed_store_says_so(store: Store) -> None:
     store.publish("g")
     store.close()
     with pytest.raises(RequestError, match="the server is stopping") as caught:
-        store.window("users", ViewOptions())
+        store.reader.window("users", ViewOptions())
     assert caught.value.code == "unavailable"
 
 
@@ -550,7 +550,7 @@ def test_a_reader_that_outlives_the_store_lets_go_of_the_file(path: Path) -> Non
     store = Store(path)
     begin(store, "g", USERS, rows=3)
     store.publish("g")
-    with store.scan("users", Selection()) as reader:
+    with store.reader.scan("users", Selection()) as reader:
         store.close()
         assert reader.read_all().num_rows == 3
     Store(path).close()

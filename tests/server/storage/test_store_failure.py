@@ -10,7 +10,7 @@ import pytest
 
 from livetables.model.change import Batch, TableChanges, TableShape
 from livetables.model.errors import StoreError
-from livetables.pipeline.server_client import NoAnswerError
+from livetables.pipeline.table_server import NoAnswerError
 from livetables.server.api.http import create_app
 from livetables.server.storage.store import Store
 from tests.server.api.test_http import Client, problem_of, services_of

@@ -235,7 +235,7 @@ def test_a_window_is_what_the_model_shows_after_every_batch_and_patches_lead_the
             store.put(batch(generation, batch_id, {shape: changes}))
             model.apply(changes)
             for position, option in enumerate(options):
-                _, window = store.window(shape.name, option)
+                _, window = store.reader.window(shape.name, option)
                 ids, rows, total = model.window(option)
                 assert (list(window.ids), window.total) == (ids, total)
                 assert encoded(window.rows.to_pylist()) == encoded(rows)
@@ -257,8 +257,8 @@ def test_a_scan_gives_the_rows_of_the_widest_window(store: Store, data: Any) -> 
         for batch_id, changes in enumerate(data.draw(histories(KEYED))):
             store.put(batch(generation, batch_id, {KEYED: changes}))
         view = data.draw(views())
-        _, window = store.window("keyed", view.model_copy(update={"offset": 0, "size": 10_000}))
-        with store.scan("keyed", view) as reader:
+        _, window = store.reader.window("keyed", view.model_copy(update={"offset": 0, "size": 10_000}))
+        with store.reader.scan("keyed", view) as reader:
             assert encoded(reader.read_all().to_pylist()) == encoded(window.rows.to_pylist())
     finally:
         store.drop(generation)
@@ -276,7 +276,7 @@ def people(store: Store) -> Iterator[str]:
 
 
 def ids(store: Store, table: str, **options: Any) -> list[int]:
-    _, window = store.window(table, ViewOptions(**options))
+    _, window = store.reader.window(table, ViewOptions(**options))
     assert [row["_id"] for row in window.rows.to_pylist()] == list(window.ids)
     return list(window.ids)
 
@@ -298,21 +298,21 @@ def test_rows_are_in_the_order_of_arrival_where_some_were_deleted(store: Store, 
 
 def test_a_row_keeps_its_number_and_place_when_it_changes(store: Store, people: str) -> None:
     store.put(batch(people, 1, {KEYED: ([{**numbered(2, 1)[0], "balance": 99.0}], [])}))
-    _, window = store.window("keyed", ViewOptions(offset=1, size=3))
+    _, window = store.reader.window("keyed", ViewOptions(offset=1, size=3))
     assert window.ids == (1, 2, 3)
     assert window.rows["balance"].to_pylist() == [0.5, 99.0, 1.5]
 
 
 def test_the_quick_filter_does_not_look_at_columns_for_programs(store: Store, people: str) -> None:
     store.put(batch(people, 1, {APPENDS: ([{"_id": 777, "name": "x"}], [])}))
-    _, window = store.window("appends", ViewOptions(quick="777"))
+    _, window = store.reader.window("appends", ViewOptions(quick="777"))
     assert window.total == 0
 
 
 @pytest.mark.usefixtures("people")
 def test_equals_minds_case_and_the_others_do_not(store: Store) -> None:
     def total(op: Operator, value: str) -> int:
-        return store.window("appends", ViewOptions(filters=[Filter(column="name", op=op, value=value)]))[1].total
+        return store.reader.window("appends", ViewOptions(filters=[Filter(column="name", op=op, value=value)]))[1].total
 
     assert (total("equals", "USER 1"), total("equals", "user 1")) == (0, 1)
     assert (total("contains", "SER 1"), total("starts_with", "USER 1")) == (1, 1)
@@ -322,7 +322,9 @@ def test_equals_minds_case_and_the_others_do_not(store: Store) -> None:
 def test_a_time_without_a_zone_is_utc(store: Store) -> None:
     for text in ("2026-01-31T12:00:03", "2026-01-31T12:00:03Z", "2026-01-31T13:00:03+01:00"):
         view = ViewOptions(filters=[Filter(column="ts", op="equals", value=text)])
-        assert store.window("appends", view)[1].rows["ts"].to_pylist() == [datetime(2026, 1, 31, 12, 0, 3, tzinfo=UTC)]
+        assert store.reader.window("appends", view)[1].rows["ts"].to_pylist() == [
+            datetime(2026, 1, 31, 12, 0, 3, tzinfo=UTC)
+        ]
 
 
 # Bad requests: (options, code, problem, cure)
@@ -337,18 +339,18 @@ BAD: dict[str, tuple[dict[str, Any], str, str, str]] = {
 }
 BAD_FILTERS: dict[str, tuple[str, str, Any, str, str, str]] = {
     "unknown column": ("nme", "equals", "x", "unknown_column", "no column 'nme'", 'did you mean "name"?'),
-    "text for int64": ("age", "equals", "x", "bad_filter", "'x' does not fit age, which is int64", "give a number"),
-    "too large": ("age", "equals", 2**63, "bad_filter", "does not fit age", "give a number"),
-    "too large as text": ("age", "equals", "9" * 30, "bad_filter", "does not fit age", "give a number"),
-    "half": ("age", "equals", 1.5, "bad_filter", "1.5 does not fit age", "give a number"),
-    "bool for int64": ("age", "equals", True, "bad_filter", "True does not fit age", "give a number"),
-    "text for double": ("balance", ">", "1", "bad_filter", "does not fit balance, which is double", "give a number"),
-    "too large for double": ("balance", ">", 10**400, "bad_filter", "does not fit balance", "give a number"),
-    "number for bool": ("active", "equals", 1, "bad_filter", "1 does not fit active", "give true or false"),
-    "number for text": ("name", "contains", 1, "bad_filter", "1 does not fit name", "give text"),
-    "no text": ("name", "equals", "\ud800", "bad_filter", "does not fit name", "give text"),
-    "no time": ("ts", "equals", "noon", "bad_filter", "'noon' does not fit ts", "ISO-8601"),
-    "time out of range": ("ts", ">", "0001-01-01T00:00:00+23:00", "bad_filter", "does not fit ts", "ISO-8601"),
+    "text for int64": ("age", "equals", "x", "bad_filter", "'x' does not match age, which is int64", "give a number"),
+    "too large": ("age", "equals", 2**63, "bad_filter", "does not match age", "give a number"),
+    "too large as text": ("age", "equals", "9" * 30, "bad_filter", "does not match age", "give a number"),
+    "half": ("age", "equals", 1.5, "bad_filter", "1.5 does not match age", "give a number"),
+    "bool for int64": ("age", "equals", True, "bad_filter", "True does not match age", "give a number"),
+    "text for double": ("balance", ">", "1", "bad_filter", "does not match balance, which is double", "give a number"),
+    "too large for double": ("balance", ">", 10**400, "bad_filter", "does not match balance", "give a number"),
+    "number for bool": ("active", "equals", 1, "bad_filter", "1 does not match active", "give true or false"),
+    "number for text": ("name", "contains", 1, "bad_filter", "1 does not match name", "give text"),
+    "no text": ("name", "equals", "\ud800", "bad_filter", "does not match name", "give text"),
+    "no time": ("ts", "equals", "noon", "bad_filter", "'noon' does not match ts", "ISO-8601"),
+    "time out of range": ("ts", ">", "0001-01-01T00:00:00+23:00", "bad_filter", "does not match ts", "ISO-8601"),
     "contains in a number": ("age", "contains", 1, "bad_filter", "contains needs a string column", "use equals or"),
     "null": ("name", "equals", None, "bad_filter", "equals on name needs one value", "give one value as `value`"),
     "list": ("name", "equals", ["x"], "bad_filter", "equals on name needs one value", "give one value"),
@@ -379,7 +381,7 @@ def test_a_bad_filter_is_told_with_its_cure(
 
 def assert_told(store: Store, options: ViewOptions, code: str, problem: str, cure: str) -> None:
     with pytest.raises(RequestError) as caught:
-        store.window("appends", options)
+        store.reader.window("appends", options)
     assert caught.value.code == code
     assert problem in caught.value.problem
     assert cure in caught.value.cure
@@ -504,14 +506,46 @@ def test_not_a_number_is_the_same_as_itself() -> None:
 
 
 @given(
-    old=st.lists(st.integers(0, 99), max_size=8, unique=True),
-    top=st.lists(st.integers(100, 199), max_size=4, unique=True),
-    size=st.integers(0, 12),
+    rows_before=st.integers(0, 200),
+    rows_after=st.integers(0, 220),
+    places=st.lists(st.integers(0, 150), max_size=12),
 )
-def test_rows_that_are_pushed_down_are_found_as_any_other_change_is(old: list[int], top: list[int], size: int) -> None:
-    kept: Rows = [(row_id, (row_id, "a", None)) for row_id in old]
-    new = [*((row_id, (row_id, "b", None)) for row_id in top), *kept][:size]
+def test_rows_that_come_are_found_as_any_other_change_is(rows_before: int, rows_after: int, places: list[int]) -> None:
+    kept: Rows = [(row_id, (row_id, "a", None)) for row_id in range(rows_before)]
+    new = list(kept)
+    for row_id, place in enumerate(places, 1000):
+        new.insert(place, (row_id, (row_id, "b", None)))
+    new = new[:rows_after]
     as_objects, as_values = patch(kept, new), patch([(row_id, tuple(list(values))) for row_id, values in kept], new)
     assert as_objects == as_values
     if as_objects is not None:
         assert patched(kept, as_objects) == new
+
+
+@given(
+    changes=st.lists(
+        st.tuples(st.sampled_from(["come", "go", "move", "change"]), *[st.integers(0, 179)] * 2), max_size=8
+    ),
+    rows_after=st.integers(100, 190),
+)
+def test_rows_that_come_go_move_and_change_in_a_long_window_are_found(
+    changes: list[tuple[str, int, int]], rows_after: int
+) -> None:
+    kept: Rows = [(row_id, (row_id, "a", None)) for row_id in range(180)]
+    new = list(kept)
+    for number, (kind, place, other) in enumerate(changes):
+        row = new[place % len(new)]
+        match kind:
+            case "come":
+                new.insert(place, (1000 + number, (0, "b", None)))
+            case "go":
+                new.remove(row)
+            case "move":
+                new.remove(row)
+                new.insert(other, row)
+            case "change":
+                new[place % len(new)] = (row[0], (row[0], f"c{number}", None))
+    new = new[:rows_after]
+    change = patch(kept, new)
+    assert change is not None
+    assert patched(kept, change) == new

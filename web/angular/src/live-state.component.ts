@@ -1,4 +1,4 @@
-/** What a grid says of itself while its rows are not simply live: over the grid, so that nothing moves. */
+/** The state of a grid's rows while they are not live: shown over the grid, so that nothing moves. */
 import { ChangeDetectionStrategy, Component, computed, input } from "@angular/core";
 import type { ViewState } from "@livetables/client";
 

@@ -7,7 +7,6 @@ import {
   effect,
   inject,
   input,
-  linkedSignal,
   numberAttribute,
   signal,
   untracked,
@@ -104,10 +103,14 @@ export class LiveTableComponent {
   readonly pageSize = input(PAGE_ROWS, { transform: numberAttribute });
   readonly initialOffset = input(0, { transform: numberAttribute });
 
-  /** The first row of the page: the initial one, until somebody turns pages; another table begins anew. */
-  protected readonly offset = linkedSignal({
-    source: () => ({ table: this.tableName(), offset: this.initialOffset() }),
-    computation: ({ offset }) => offset,
+  /** Where the table is entered; another table, or another initial offset, starts there again. */
+  readonly #start = computed(() => ({ table: this.tableName(), offset: this.initialOffset() }));
+  /** The page that somebody turned to, and the start that it belongs to. */
+  readonly #turned = signal<{ readonly start: object; readonly offset: number } | null>(null);
+  /** The first row of the page. */
+  protected readonly offset = computed(() => {
+    const [start, turned] = [this.#start(), this.#turned()];
+    return turned?.start === start ? turned.offset : start.offset;
   });
   protected readonly window = signal<Window | null>(null);
   protected readonly state = signal<ViewState | null>(null);
@@ -135,20 +138,13 @@ export class LiveTableComponent {
   constructor() {
     effect(() => {
       const table = this.tableName();
-      this.#subscription?.unsubscribe();
-      this.window.set(null);
-      this.state.set(null);
-      this.#subscription = this.#service.hub.subscribe(table, untracked(this.#view), {
-        rows: (window) => {
-          this.window.set(window);
-        },
-        state: (state) => {
-          this.state.set(state);
-        },
+      untracked(() => {
+        this.#subscribe(table);
       });
     });
     effect(() => {
-      this.#subscription?.look(this.#view());
+      const view = this.#view();
+      untracked(() => this.#subscription?.look(view));
     });
     inject(DestroyRef).onDestroy(() => this.#subscription?.unsubscribe());
   }
@@ -182,8 +178,22 @@ export class LiveTableComponent {
 
   readonly #view = () => ({ offset: this.offset(), size: this.pageSize() });
 
+  #subscribe(table: string): void {
+    this.#subscription?.unsubscribe();
+    this.window.set(null);
+    this.state.set(null);
+    this.#subscription = this.#service.hub.subscribe(table, this.#view(), {
+      rows: (window) => {
+        this.window.set(window);
+      },
+      state: (state) => {
+        this.state.set(state);
+      },
+    });
+  }
+
   #turnTo(offset: number): void {
-    this.offset.set(offset);
+    this.#turned.set({ start: this.#start(), offset });
     this.scroller().nativeElement.scrollTop = 0;
   }
 }

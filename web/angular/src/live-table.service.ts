@@ -1,5 +1,5 @@
-/** A livetables server for the whole app: the client, and what it tells as signals. */
-import { DestroyRef, Injectable, InjectionToken, effect, inject, signal } from "@angular/core";
+/** A livetables server for the whole app: the client, with its state as signals. */
+import { DestroyRef, Injectable, InjectionToken, effect, inject, signal, untracked } from "@angular/core";
 import type { Provider, Signal } from "@angular/core";
 import { LiveTablesClient } from "@livetables/client";
 import type {
@@ -30,7 +30,7 @@ export function provideLiveTables(options: ClientOptions): Provider {
 export class LiveTableService extends LiveTablesClient {
   /** How current the rows in view are, and why they are not. */
   readonly healthNow: Signal<Health>;
-  /** What the server last said of its pipeline and topics; null until it has. */
+  /** The server's last report about its pipeline and topics; null before the first. */
   readonly statusNow: Signal<Status | null>;
   /** What the key may do: null while not connected. */
   readonly roleNow: Signal<Role | null>;
@@ -64,21 +64,22 @@ export class LiveTableService extends LiveTablesClient {
     return shown.asReadonly();
   }
 
-  /** How it is with a view, as `windowOf` shows it; null for a moment. */
+  /** The state of a view's rows, as `windowOf` shows them; null for a moment. */
   stateOf(table: () => string, view: () => ViewOptions = () => ({})): Signal<ViewState | null> {
-    const told = signal<ViewState | null>(null);
+    const current = signal<ViewState | null>(null);
     this.#follow(table, view, {
       rows: () => undefined,
       state: (state) => {
-        told.set(state);
+        current.set(state);
       },
     });
-    return told.asReadonly();
+    return current.asReadonly();
   }
 
   #follow(table: () => string, view: () => ViewOptions, listener: ViewListener): void {
     effect((onCleanup) => {
-      onCleanup(this.hub.subscribe(table(), view(), listener).unsubscribe);
+      const [name, options] = [table(), view()];
+      onCleanup(untracked(() => this.hub.subscribe(name, options, listener)).unsubscribe); // listeners may write signals
     });
   }
 }

@@ -5,7 +5,7 @@
 import type { GridApi, IGetRowsParams } from "ag-grid-community";
 import { TableHub } from "@livetables/client";
 import type { Row, ViewState, Wire } from "@livetables/client";
-import { beforeEach, describe, expect, it, vi } from "vitest";
+import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import { settled } from "../../core/test/support/fake.js";
 import { error, patch, schema, snapshot } from "../../core/test/support/frames.js";
 import type { ClientFrame, SubscriptionFrame } from "../../core/src/protocol.js";
@@ -14,12 +14,16 @@ import type { LivetablesDatasource } from "../ag-grid/src/index";
 
 const ROW_PIXELS = 10;
 const BUFFER_ROWS = 10;
+const A_FRAME_MS = 50; // and the timer after it
+const UNSEEN_MS = 1000;
 
 /** A grid that shows some rows, with the methods that the datasource calls. */
 class FakeGrid {
   rows = 100;
   top = 0;
   readonly shown = new Map<number, Row>();
+  /** How often it was told how many rows there are. */
+  counts = 0;
   readonly #listeners = new Set<() => void>();
   readonly #rowsInView = 20;
 
@@ -62,6 +66,7 @@ class FakeGrid {
 
   setRowCount(rows: number): void {
     this.rows = rows;
+    this.counts += 1;
   }
 
   getDisplayedRowAtIndex(index: number): unknown {
@@ -80,6 +85,9 @@ let states: ViewState[];
 let datasource: LivetablesDatasource;
 
 beforeEach(() => {
+  vi.useFakeTimers({
+    toFake: ["requestAnimationFrame", "cancelAnimationFrame", "setTimeout", "clearTimeout", "performance"],
+  });
   sent = [];
   const wire: Wire = {
     frameBytesMax: 65_536,
@@ -98,6 +106,11 @@ beforeEach(() => {
   datasource = livetablesDatasource(hub, "users_ui", grid.api, { onState });
 });
 
+afterEach(() => {
+  vi.runAllTimers();
+  vi.useRealTimers();
+});
+
 /** Ask for a block as the grid does; what it is answered with. */
 function asked(startRow: number, sortModel: IGetRowsParams["sortModel"] = []): ReturnType<typeof vi.fn> {
   const answer = vi.fn();
@@ -112,8 +125,19 @@ function window(offset: number, count: number, more: object = {}): SubscriptionF
   return { ...snapshot(rows), ids, offset, total: 1000, ...more };
 }
 
+/** Frames come, and what they are about is drawn. */
 function take(...frames: (SubscriptionFrame | Record<string, unknown>)[]): void {
   for (const frame of frames) hub.take(frame as SubscriptionFrame);
+  vi.advanceTimersByTime(A_FRAME_MS);
+}
+
+/** A patch that renames a row. */
+function renamed(row: number, name: string, sequence: number): SubscriptionFrame {
+  return patch({ total: 1000, updated: [[row, 0, name]] }, { sequence });
+}
+
+function name(row: number): unknown {
+  return grid.shown.get(row)?.["name"];
 }
 
 /** Where the viewport was last sent to. */
@@ -124,7 +148,7 @@ function place(): unknown {
 }
 
 describe("the state of the grid's rows", () => {
-  it("is told, and is there to be asked for", async () => {
+  it("is reported, and is there to be asked for", async () => {
     expect(datasource.state).toBeNull();
     asked(0);
     await settled();
@@ -141,11 +165,11 @@ describe("the state of the grid's rows", () => {
     expect(datasource.state).toEqual(states.at(-1));
   });
 
-  it("says that there is no such table", async () => {
+  it("reports that there is no such table", async () => {
     asked(0);
     take(error("unknown_table", 0));
     await settled();
-    expect(states).toEqual([{ name: "failed", why: "problem: unknown_table: mend it", hasWindow: false }]);
+    expect(states).toEqual([{ name: "failed", why: "problem: unknown_table: fix it", hasWindow: false }]);
   });
 });
 
@@ -196,26 +220,98 @@ describe("a window that the server has cut", () => {
 
 describe("windows that come faster than the grid can be drawn", () => {
   it("are left out but for the newest, which is shown after a rest", () => {
-    vi.useFakeTimers();
-    let clock = 0;
-    vi.spyOn(performance, "now").mockImplementation(() => (clock += 20)); // to show one takes 20 ms
+    asked(0);
+    take(schema(), window(0, 100));
+    take(); // the rest after the first frame is over
+    vi.spyOn(performance, "now").mockReturnValueOnce(0).mockReturnValue(200); // what it takes to draw and paint one
     try {
-      asked(0);
-      const renamed = (name: string, sequence: number): SubscriptionFrame => ({
-        ...patch({ total: 1000, updated: [[0, 0, name]] }, { sequence }),
-      });
-      take(schema(), window(0, 100));
-      take(renamed("one", 2), renamed("two", 3));
-      expect(grid.shown.get(0)?.["name"]).toBe("row 0");
-      vi.runOnlyPendingTimers();
-      expect(grid.shown.get(0)?.["name"]).toBe("two");
-      take(renamed("three", 4));
+      take(renamed(0, "zero", 2));
+      expect(name(0)).toBe("zero");
+      take(renamed(0, "one", 3), renamed(0, "two", 4));
+      expect(name(0)).toBe("zero");
+      vi.advanceTimersByTime(200);
+      expect(name(0)).toBe("two");
+      hub.take(renamed(0, "three", 5));
       datasource.destroy();
       vi.runAllTimers();
-      expect(grid.shown.get(0)?.["name"]).toBe("two");
+      expect(name(0)).toBe("two");
     } finally {
       vi.restoreAllMocks();
-      vi.useRealTimers();
     }
+  });
+
+  it("are drawn in one frame with those of other grids, though one of these cannot be", () => {
+    const reported = vi.fn();
+    vi.stubGlobal("reportError", reported);
+    const frames = vi.spyOn(globalThis, "requestAnimationFrame");
+    try {
+      const [broken, other] = [new FakeGrid(), new FakeGrid()];
+      [broken, other].forEach((each) => {
+        const params = { startRow: 0, endRow: 100, sortModel: [], filterModel: {}, context: null };
+        const source = livetablesDatasource(hub, "users_ui", each.api);
+        source.getRows({ ...params, successCallback: vi.fn(), failCallback: vi.fn() } as unknown as IGetRowsParams);
+      });
+      asked(0);
+      vi.spyOn(broken, "getDisplayedRowAtIndex").mockImplementation(() => {
+        throw new Error("a mistake");
+      });
+      take(schema(), window(0, 100));
+      expect(frames).toHaveBeenCalledTimes(1);
+      expect([name(0), other.shown.get(0)?.["name"]]).toEqual(["row 0", "row 0"]);
+      expect(reported).toHaveBeenCalledTimes(1);
+    } finally {
+      vi.restoreAllMocks();
+      vi.unstubAllGlobals();
+    }
+  });
+});
+
+describe("what cannot be seen", () => {
+  beforeEach(() => {
+    asked(0);
+    take(schema(), window(0, 100));
+    vi.advanceTimersByTime(UNSEEN_MS);
+    grid.counts = 0;
+  });
+
+  it("is drawn later, or when it is scrolled to", () => {
+    take(renamed(0, "seen", 2), renamed(25, "below", 3));
+    expect([name(0), name(25)]).toEqual(["seen", "row 25"]);
+    vi.advanceTimersByTime(UNSEEN_MS);
+    expect(name(25)).toBe("below");
+    take(renamed(25, "again", 4));
+    grid.scrollTo(6);
+    expect(name(25)).toBe("again");
+  });
+
+  it("is the grid's length, which is told now and then, and not with each window", () => {
+    take(patch({ total: 1001 }, { sequence: 2 }));
+    take(patch({ total: 1002 }, { sequence: 3 }));
+    expect([grid.rows, grid.counts]).toEqual([1000, 0]);
+    vi.advanceTimersByTime(UNSEEN_MS);
+    expect([grid.rows, grid.counts]).toEqual([1002, 1]);
+  });
+
+  it("is not the end of the rows when it is in view: that is told at once", () => {
+    take(patch({ total: 25 }, { sequence: 2 }));
+    expect(grid.rows).toBe(25);
+    take(patch({ total: 26 }, { sequence: 3 }));
+    expect(grid.rows).toBe(26);
+  });
+
+  it("is not the length of another generation: that is told at once", () => {
+    take(window(0, 100, { generation: "g2", total: 2000 }));
+    expect(grid.rows).toBe(2000);
+  });
+
+  it("is the whole grid while it is hidden: nothing is asked for, and it shows what is new when it is back", () => {
+    datasource.setVisible(false);
+    expect(sent.at(-1)).toEqual({ type: "unsubscribe", sub: 0 });
+    datasource.quickFilter("ann");
+    expect(hub.viewports).toBe(0);
+    datasource.setVisible(true);
+    expect(sent.at(-1)).toMatchObject({ type: "subscribe", sub: 1, view: { quick: "ann", offset: 0, size: 100 } });
+    take(schema({ sub: 1 }), window(0, 100, { sub: 1, rows: [["Ann", 1]], ids: [7], total: 1 }));
+    expect([name(0), grid.rows]).toEqual(["Ann", 1]);
   });
 });

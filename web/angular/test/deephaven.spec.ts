@@ -175,14 +175,14 @@ describe("DeephavenService", () => {
     expect(objects).toEqual([[], [{ name: "Ann", age: 30 }], [{ name: "Ann", age: 30 }]]);
   });
 
-  it("reports why a subscription has no rows, on the console unless told", async () => {
+  it("reports why a subscription has no rows, on the console by default", async () => {
     const reported = vi.spyOn(console, "error").mockImplementation(() => undefined);
-    const told: string[] = [];
+    const problems: string[] = [];
     dh.subscribe("usr", () => undefined);
-    dh.subscribe("usr", () => undefined, { size: 1, onProblem: ({ code }) => told.push(code) });
+    dh.subscribe("usr", () => undefined, { size: 1, onProblem: ({ code }) => problems.push(code) });
     await served();
     expect(String(reported.mock.calls)).toContain("unknown_table");
-    expect(told).toEqual(["unknown_table"]);
+    expect(problems).toEqual(["unknown_table"]);
     reported.mockRestore();
   });
 });
@@ -220,7 +220,7 @@ describe("a page with a raw handle", () => {
     expect(texts(page, "tbody tr")).toHaveLength(1);
   });
 
-  it("is told of a wrong key", async () => {
+  it("gets the reason of a wrong key", async () => {
     server.key = "another key";
     const page = await opened(RawHandlePage);
     expect(texts(page, ".error")[0]).toContain("the key is wrong");
@@ -264,21 +264,21 @@ describe("DhTable", () => {
     expect(seen.map(({ rows }) => rows.length)).toEqual([3, 4]);
   });
 
-  it("tells the others though one listener throws", async () => {
+  it("notifies the others though one listener throws", async () => {
     const reported = vi.spyOn(console, "error").mockImplementation(() => undefined);
     const user = await handle();
-    let told = 0;
+    let notified = 0;
     user.addEventListener("update", () => {
       throw new Error("a mistake of the page");
     });
-    user.addEventListener("update", () => (told += 1));
+    user.addEventListener("update", () => (notified += 1));
     user.setViewport(0, 9);
     await served();
-    expect([told, reported.mock.calls.length]).toEqual([1, 1]);
+    expect([notified, reported.mock.calls.length]).toEqual([1, 1]);
     reported.mockRestore();
   });
 
-  it("tells that columns changed without a viewport, to those who listen only", async () => {
+  it("reports changed columns without a viewport, to listeners only", async () => {
     const user = await handle();
     const seen: string[][] = [];
     const stop = user.addEventListener("schema_changed", ({ detail }) =>
@@ -306,7 +306,7 @@ describe("DhTable", () => {
     expect(server.subscriptions).toBe(1);
   });
 
-  it("tells why no rows come: by event, and to who waits for them", async () => {
+  it("reports why no rows come: by event, and to those that wait for them", async () => {
     const user = await handle();
     const problems: string[] = [];
     user.addEventListener(dh.getDhNs().Table.EVENT_REQUEST_FAILED, ({ detail }) => problems.push(detail.code));
@@ -402,7 +402,7 @@ describe("a page with an adapter", () => {
     expect(componentInstance.rows).toHaveLength(2);
   });
 
-  it("is told of a wrong key", async () => {
+  it("gets the reason of a wrong key", async () => {
     server.key = "another key";
     const page = await opened(AdapterPage);
     expect(texts(page, ".error")[0]).toContain("the key is wrong");
@@ -432,7 +432,7 @@ describe("a page with a stream that rebinds", () => {
     expect(texts(fixture, ".count")).toEqual(["1 rows"]);
   });
 
-  it("is told of a wrong key", async () => {
+  it("gets the reason of a wrong key", async () => {
     server.key = "another key";
     const page = await opened(RebindPage);
     expect([texts(page, ".count"), texts(page, ".error")[0]]).toEqual([
@@ -467,7 +467,7 @@ describe("rows$", () => {
     return all;
   }
 
-  it("has the first 1,000 rows unless told, and follows orchestrator_status", async () => {
+  it("has the first 1,000 rows by default, and follows orchestrator_status", async () => {
     seen("user");
     await served();
     expect(world.socket.of("subscribe").map((frame) => [frame.table, frame.view.size])).toEqual([
@@ -490,10 +490,10 @@ describe("rows$", () => {
     const waiting = seen("late");
     await settled();
     server.read();
-    server.deliver(); // the server has told nothing of its state yet
+    server.deliver(); // the server has not sent its status yet
     world.socket.receive({ type: "status", state: "starting", message: "", pipeline_seen: null, sources: [] });
     while (server.read() || server.write()) await settled();
-    for (const { outgoing } of server.sessions) outgoing.splice(0, 1); // its own status, which says that it is live
+    for (const { outgoing } of server.sessions) outgoing.splice(0, 1); // its own status, with the state live
     await served();
     expect(waiting.error).toBe("");
     server.publish("late", 2, false);

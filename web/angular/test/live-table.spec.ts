@@ -24,7 +24,7 @@ beforeEach(async () => {
 });
 
 describe("LiveTableService", () => {
-  it("tells health and status as signals", () => {
+  it("has health and status as signals", () => {
     expect(service.healthNow().state).toBe("live");
     world.socket.receive(status("pipeline_down"));
     expect(service.healthNow().state).toBe("stale");
@@ -74,7 +74,7 @@ describe("LiveTableService", () => {
     expect(text(page)).toBe("failed");
   });
 
-  it("tells latency as a signal, from Kafka to here", async () => {
+  it("has latency as a signal, from Kafka to here", async () => {
     service.subscribe("user", () => undefined);
     const sent = world.now() - 4;
     const receipt = { kafka: sent - 24, spark: sent - 9, applied: sent - 1, sent };
@@ -203,22 +203,22 @@ describe("LiveTableComponent", () => {
       return found;
     }
 
-    function told(fixture: ComponentFixture<unknown>): string {
+    function shown(fixture: ComponentFixture<unknown>): string {
       return state(fixture).textContent.trim();
     }
 
-    it("to everybody: it is a live region, there before it has something to say", async () => {
+    it("to everybody: it is a live region, there before it has a text", async () => {
       const fixture = await table(2);
       world.socket.receive(schema());
       world.socket.receive(snapshot([["Ann", 30]]));
       await fixture.whenStable();
       const { role, ariaLive } = { role: state(fixture).role, ariaLive: state(fixture).ariaLive };
-      expect([role, ariaLive, told(fixture)]).toEqual(["status", "polite", ""]);
+      expect([role, ariaLive, shown(fixture)]).toEqual(["status", "polite", ""]);
     });
 
     it("while rows are on the way", async () => {
       const fixture = await table(2);
-      expect(told(fixture)).toBe("Loading: waiting for the first rows");
+      expect(shown(fixture)).toBe("Loading: waiting for the first rows");
       expect(state(fixture).classList).toContain("blank");
     });
 
@@ -228,7 +228,7 @@ describe("LiveTableComponent", () => {
       world.socket.receive(snapshot([["Ann", 30]]));
       world.socket.receive(status("catching_up", "12,000 records are still to be read"));
       await fixture.whenStable();
-      expect(told(fixture)).toBe("Not current: 12,000 records are still to be read");
+      expect(shown(fixture)).toBe("Not current: 12,000 records are still to be read");
       expect(state(fixture).classList).not.toContain("blank");
     });
 
@@ -238,21 +238,21 @@ describe("LiveTableComponent", () => {
       world.socket.receive(snapshot([["Ann", 30]]));
       world.socket.drop(1006);
       await fixture.whenStable();
-      expect(told(fixture)).toBe("Reconnecting: the connection to the server is lost");
+      expect(shown(fixture)).toBe("Reconnecting: the connection to the server is lost");
       expect(text(fixture)).toContain("Ann");
       await world.pass(10_000);
       world.socket.open();
       world.socket.receive(WELCOME);
       world.socket.receive(status("live"));
       await fixture.whenStable();
-      expect(told(fixture)).toBe("");
+      expect(shown(fixture)).toBe("");
     });
 
     it("when the key is wrong", async () => {
       const fixture = await table(2);
       world.socket.drop(4401, "the key is wrong");
       await fixture.whenStable();
-      expect([told(fixture), state(fixture).getAttribute("data-state")]).toEqual([
+      expect([shown(fixture), state(fixture).getAttribute("data-state")]).toEqual([
         "Refused: the key is wrong",
         "refused",
       ]);
@@ -262,7 +262,7 @@ describe("LiveTableComponent", () => {
       const fixture = await table(2);
       world.socket.receive(error("unknown_table", 0));
       await fixture.whenStable();
-      expect(told(fixture)).toBe("Cannot be shown: problem: unknown_table: mend it");
+      expect(shown(fixture)).toBe("Cannot be shown: problem: unknown_table: fix it");
     });
 
     it("while the server limits them, in the server's words", async () => {
@@ -270,10 +270,10 @@ describe("LiveTableComponent", () => {
       world.socket.receive(schema());
       world.socket.receive({ ...snapshot([["Ann", 30]]), hint: "refreshed less often, as it takes 900 ms" });
       await fixture.whenStable();
-      expect(told(fixture)).toBe("Limited: refreshed less often, as it takes 900 ms");
+      expect(shown(fixture)).toBe("Limited: refreshed less often, as it takes 900 ms");
       world.socket.receive(patch({}, { sequence: 2 }));
       await fixture.whenStable();
-      expect(told(fixture)).toBe("");
+      expect(shown(fixture)).toBe("");
     });
   });
 

@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 import { filtersOf, sortOf } from "../ag-grid/src/view";
 
-describe("what AG Grid says of its filters", () => {
+describe("AG Grid's filters", () => {
   it.each([
     [
       { filterType: "text", type: "contains", filter: "ann" },

@@ -21,9 +21,9 @@ export type RowsCallback<T> = (rows: T[], window: Window) => void;
 export type Resolver = (name: string) => Handle | Promise<Handle>;
 
 export interface AdapterOptions {
-  /** What to look at: the first 10,000 rows unless told. */
+  /** What to look at: by default the first 10,000 rows. */
   readonly view?: ViewOptions | undefined;
-  /** Told why no rows come. */
+  /** Called with the reason when rows cannot come. */
   readonly onProblem?: ((problem: Problem) => void) | undefined;
 }
 
@@ -58,7 +58,7 @@ export class LiveTableAdapter {
     const names = columns?.length ? columns.map((column) => (typeof column === "string" ? column : column.name)) : null;
     const binding: Binding = {
       handle,
-      onRows: onRows as unknown as RowsCallback<Row>, // what a row holds is for whoever named the columns to say
+      onRows: onRows as unknown as RowsCallback<Row>, // the caller declares the type of its rows
       view: { size: ADAPTER_ROWS, ...this.#options.view, ...(names && { columns: names }) },
       resolver: resolver ?? this.#resolver,
       mayReacquire: true,

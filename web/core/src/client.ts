@@ -31,7 +31,7 @@ export interface ClientOptions {
   /** Needed where there is none, as in Node 20. */
   readonly WebSocket?: SocketConstructor | undefined;
   readonly fetch?: typeof globalThis.fetch | undefined;
-  /** Told what the page's own callbacks throw; the console is unless given. */
+  /** Called with what the page's own callbacks throw; without it, the console has it. */
   readonly onError?: ((error: unknown) => void) | undefined;
   /** For tests. */
   readonly surroundings?: Surroundings | undefined;
@@ -44,7 +44,7 @@ export interface Unsubscribe {
 }
 
 export interface SubscribeOptions extends ViewOptions {
-  /** Told why no rows come. */
+  /** Called with the reason when rows cannot come. */
   readonly onProblem?: ((problem: Problem) => void) | undefined;
 }
 
@@ -139,7 +139,7 @@ export class LiveTablesClient {
     return this.#health.stream;
   }
 
-  /** What the server last said of its pipeline and topics; null until it has. */
+  /** The server's last report about its pipeline and topics; null before the first. */
   get status$(): Stream<Status | null> {
     return this.#status.stream;
   }
@@ -154,7 +154,7 @@ export class LiveTablesClient {
     return this.hub.comparisons;
   }
 
-  /** What the key may do; null while not connected. A server that does not tell lets everybody send control messages. */
+  /** What the key may do; null while not connected. A server that does not report it lets everybody send control messages. */
   get role(): Role | null {
     return roleOf(this.#connection.state);
   }
@@ -208,7 +208,7 @@ export class LiveTablesClient {
     });
   }
 
-  /** Rows of a table, now and whenever they change: the first 300, or what the options say. */
+  /** Rows of a table, now and whenever they change: the first 300, or those of the options. */
   subscribe<T extends object = Row>(
     name: string,
     onRows: RowsCallback<T>,
@@ -279,7 +279,7 @@ export class LiveTablesClient {
     return (await (await this.request("api/sql", json({ sql: text }))).json()) as SqlAnswer;
   }
 
-  /** Anything else of the HTTP door, like "api/tables/final_ui/rows?sort=age" with an Accept header for CSV. */
+  /** Any other HTTP request, like "api/tables/final_ui/rows?sort=age" with an Accept header for CSV. */
   request(path: string, init: RequestInit = {}): Promise<Response> {
     return request(this.#fetch, this.#base, this.#token, path, init);
   }
@@ -293,7 +293,7 @@ export class LiveTablesClient {
         break;
       case "status":
         this.#status.set(frame);
-        this.#tellHealth();
+        this.#reportHealth();
         break;
       case "schema":
       case "snapshot":
@@ -309,32 +309,32 @@ export class LiveTablesClient {
   }
 
   #changed(state: ConnectionState): void {
-    if (state.name !== "open" && this.#status.value) this.#status.set(null); // what it said may be wrong by now
+    if (state.name !== "open" && this.#status.value) this.#status.set(null); // it may be wrong by now
     this.#state.set(state);
     if (roleOf(state) !== this.#role.value) this.#role.set(roleOf(state));
-    this.#tellHealth();
+    this.#reportHealth();
   }
 
-  #tellHealth(): void {
+  #reportHealth(): void {
     const now = health(this.#connection.state, this.#status.value);
     if (now.state === this.health.state && now.why === this.health.why) return;
     this.#health.set(now);
     this.hub.setHealth(now);
   }
 
-  /** Tells the latency every second, if it is another one. */
+  /** Report the latency every second, if it has changed. */
   #tick(observer: Observer<Latency | null>): () => void {
-    let told = "";
+    let reported = "";
     let cancel: () => void = () => undefined;
-    const tell = (): void => {
-      cancel = this.#surroundings.later(tell, LATENCY_MS);
+    const report = (): void => {
+      cancel = this.#surroundings.later(report, LATENCY_MS);
       const latency = this.hub.latency();
       const text = JSON.stringify(latency);
-      if (text === told) return;
-      told = text;
+      if (text === reported) return;
+      reported = text;
       observer.next(latency);
     };
-    tell();
+    report();
     return () => {
       cancel();
     };

@@ -219,7 +219,7 @@ function waiting(attempt: number, why: string, random: number): Transition {
   return { state: { name: "waiting", attempt: attempt + 1, why, delayMs }, effect: "drop" };
 }
 
-/** For a server that closes without a word; others have said why before. */
+/** For a server that closes without a reason; others have sent one before. */
 function refusal(closeCode: number, why: string): Problem {
   if (closeCode === CLOSE_WRONG_ROLE) {
     return {

@@ -11,7 +11,7 @@ import type { Socket, SocketEvent, Surroundings } from "./surroundings.js";
 const CLOSE_ABNORMAL = 1006;
 const UNPROMPTED_MS = 10_000; // after so long a silence a server sends a heartbeat that is no answer
 
-/** What somebody on the connection is told. */
+/** The events of a connection. */
 export interface ConnectionListener {
   /** The server takes frames, and knows nothing of this client yet. */
   restore(): void;
@@ -56,12 +56,12 @@ export class Connection {
     return this.#state.name === "open" ? this.#state.welcome.limits.window_rows : null;
   }
 
-  /** A server that tells its time at the hello. */
+  /** A server that sends its time with the hello. */
   get hasChecksums(): boolean {
     return this.#state.name === "open" && this.#state.welcome.time !== undefined;
   }
 
-  /** Null until the server has told its time. */
+  /** Null until the server has sent its time. */
   get clockDifference(): ClockDifference | null {
     return best(this.#measurements);
   }
@@ -162,7 +162,7 @@ export class Connection {
       return;
     }
     this.#socket = socket;
-    // A socket that was dropped may still have something to say, which concerns nobody.
+    // A socket that was dropped may still have events, which are ignored.
     const whileInUse = (handle: (event: SocketEvent) => void) => (event: SocketEvent) => {
       if (socket === this.#socket) handle(event);
     };

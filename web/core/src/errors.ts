@@ -1,9 +1,9 @@
-/** What went wrong, for people and programs: the server says it in this form, and so does this client. */
+/** What went wrong, for people and programs: the form of the server's errors, and of this client's. */
 export interface Problem {
   /** For programs: `unauthorized`, `unknown_table`, `bad_filter`, ... */
   readonly code: string;
   readonly problem: string;
-  /** What mends it. */
+  /** The fix. */
   readonly cure: string;
 }
 

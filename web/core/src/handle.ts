@@ -8,7 +8,7 @@ export interface Handle {
   readonly columns: readonly Column[];
   readonly isClosed: boolean;
   subscribe(options: ViewOptions, listener: ViewListener): Subscription;
-  /** Have it told when the handle is closed; the function that is returned ends that. */
+  /** Call it when the handle is closed; the function that is returned ends that. */
   onClosed(listener: () => void): () => void;
 }
 

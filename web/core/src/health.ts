@@ -21,7 +21,7 @@ const IS_CURRENT = {
   pipeline_down: false,
 } satisfies Record<FreshnessState, boolean>;
 
-/** `status` is what the server said since the connection is open. */
+/** `status` is the server's last report since the connection is open. */
 export function health(connection: ConnectionState, status: Status | null): Health {
   switch (connection.name) {
     case "idle":
@@ -34,7 +34,7 @@ export function health(connection: ConnectionState, status: Status | null): Heal
     case "waiting":
       return { state: "reconnecting", why: connection.why };
     case "open":
-      if (!status) return { state: "reconnecting", why: "the server is about to tell how current its tables are" };
+      if (!status) return { state: "reconnecting", why: "waiting for the server's first status" };
       return { state: IS_CURRENT[status.state] ? "live" : "stale", why: status.message };
   }
 }

@@ -1,4 +1,4 @@
-/** The server's HTTP door, for what is asked once. */
+/** Requests over HTTP, for what is asked once. */
 import { LivetablesError } from "./errors.js";
 import type { Problem } from "./errors.js";
 import type { Value } from "./protocol.js";

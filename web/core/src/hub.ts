@@ -33,9 +33,9 @@ import type { Window } from "./window.js";
 
 /** What the hub needs of a connection. */
 export interface Wire {
-  /** How long a frame may be, while the server can be told something; null while it cannot. */
+  /** How long a frame may be, while frames can be sent; null while they cannot. */
   readonly frameBytesMax: number | null;
-  /** How many rows a window may have; null while the server cannot be told something. */
+  /** How many rows a window may have; null while no frames can be sent. */
   readonly windowRowsMax: number | null;
   /** Whether the server knows of checksums and of reasons for a resync. */
   readonly hasChecksums: boolean;
@@ -51,7 +51,7 @@ export interface ViewListener {
   schema?(columns: readonly Column[]): void;
   /** Another generation has taken over the table; its rows follow. */
   rebound?(before: string, generation: string): void;
-  /** Why no rows come. They come by themselves when it is mended. */
+  /** Why no rows come. They come by themselves when it is fixed. */
   problem?(problem: Problem): void;
   /** How it is with this view, soon and whenever that changes; after the rows that changed it. */
   state?(state: ViewState): void;
@@ -83,7 +83,7 @@ export class TableHub {
   #health: Health = { state: "closed", why: "not connected" };
   #comparisons: Comparisons = { compared: 0, different: 0 };
 
-  /** `report` is told what listeners throw. */
+  /** `report` gets what listeners throw. */
   constructor(wire: Wire, report: (error: unknown) => void = console.error) {
     this.#wire = wire;
     this.#report = report;
@@ -114,7 +114,7 @@ export class TableHub {
         this.#leave(shared, looker);
       },
       look: (changes) => {
-        if (isLooking) shared = this.#move(shared, looker, viewOf({ ...shared.viewport.view, ...given(changes) }));
+        if (isLooking) shared = this.#move(shared, looker, movedTo(shared.viewport.view, changes));
       },
       resync: () => {
         if (isLooking) this.#resync(shared);
@@ -123,10 +123,10 @@ export class TableHub {
     };
   }
 
-  /** The connection, or what the server says of its tables, is another. */
+  /** The connection, or the server's status, has changed. */
   setHealth(health: Health): void {
     this.#health = health;
-    for (const shared of [...this.#byKey.values()]) this.#tellStates(shared);
+    for (const shared of [...this.#byKey.values()]) this.#notifyStates(shared);
   }
 
   /** There is a new connection, and the server knows nothing yet. */
@@ -155,7 +155,7 @@ export class TableHub {
     }
   }
 
-  /** The server did not take a frame, and did not say which one. */
+  /** The server refused a frame, without naming it. */
   refused(problem: Problem): void {
     for (const shared of [...this.#byKey.values()]) this.#advance(shared, doubted(shared.viewport, problem));
   }
@@ -204,11 +204,11 @@ export class TableHub {
       this.#send({ type: "unsubscribe", sub });
       this.#open(shared);
     } else if (phase !== "unsent") this.#ask(shared, setFrame(shared.viewport));
-    this.#tellStates(shared);
+    this.#notifyStates(shared);
     return shared;
   }
 
-  /** What the server would not take, and would not say of which view. */
+  /** The problem that the server reported without naming the view. */
   #objection({ table, view }: Viewport): Problem | null {
     return tableNameProblem(table) ?? sizeProblem(view, this.#wire.windowRowsMax);
   }
@@ -255,9 +255,9 @@ export class TableHub {
     if (ask === "subscribe") this.#renumber(shared);
     for (const each of news) {
       if (shared.viewport.revision !== viewport.revision) return; // a listener looks elsewhere now
-      for (const looker of [...shared.lookers]) this.#tell(shared, looker, each);
+      for (const looker of [...shared.lookers]) this.#notify(shared, looker, each);
     }
-    if (news.length > 0) this.#tellStates(shared);
+    if (news.length > 0) this.#notifyStates(shared);
   }
 
   /** When those who look have it. */
@@ -281,17 +281,17 @@ export class TableHub {
       if (!shared.lookers.has(looker)) return;
       const { window, problem } = shared.viewport;
       const isServed = looker.isServed;
-      if (!isServed && window) this.#tell(shared, looker, { kind: "window", window });
-      if (!isServed && problem) this.#tell(shared, looker, { kind: "problem", problem });
-      this.#tellState(shared, looker);
+      if (!isServed && window) this.#notify(shared, looker, { kind: "window", window });
+      if (!isServed && problem) this.#notify(shared, looker, { kind: "problem", problem });
+      this.#notifyState(shared, looker);
     });
   }
 
-  #tellStates(shared: Shared): void {
-    for (const looker of [...shared.lookers]) this.#tellState(shared, looker);
+  #notifyStates(shared: Shared): void {
+    for (const looker of [...shared.lookers]) this.#notifyState(shared, looker);
   }
 
-  #tellState(shared: Shared, looker: Looker): void {
+  #notifyState(shared: Shared, looker: Looker): void {
     const state = viewState(this.#health, shared.viewport.problem, looker.window);
     if (!shared.lookers.has(looker) || (looker.state && isSameState(looker.state, state))) return;
     looker.state = state;
@@ -302,16 +302,16 @@ export class TableHub {
     }
   }
 
-  #tell(shared: Shared, looker: Looker, news: News): void {
+  #notify(shared: Shared, looker: Looker, news: News): void {
     if (!shared.lookers.has(looker)) return; // an earlier listener made it leave
     try {
-      tell(looker, news);
+      notify(looker, news);
     } catch (error) {
-      this.#report(error); // the others are to be told all the same
+      this.#report(error); // the others get it all the same
     }
   }
 
-  /** Sends a frame, or says why the server would not take it: one that is too long would cost the connection. */
+  /** Send a frame, or report why the server would refuse it: one that is too long would close the connection. */
   #send(frame: ClientFrame): Problem | null {
     const bytesMax = this.#wire.frameBytesMax;
     if (bytesMax === null) return null;
@@ -327,7 +327,7 @@ export class TableHub {
 interface Looker {
   readonly listener: ViewListener;
   isServed: boolean;
-  /** Those it was told of. */
+  /** Those that it has heard of. */
   columns: readonly Column[] | null;
   /** What it shows: that of where it looked before, until the next one is here. */
   window: Window | null;
@@ -341,7 +341,7 @@ interface Shared {
   readonly meter: LatencyMeter;
 }
 
-function tell(looker: Looker, news: News): void {
+function notify(looker: Looker, news: News): void {
   const { listener } = looker;
   switch (news.kind) {
     case "rebound":
@@ -363,7 +363,8 @@ function tell(looker: Looker, news: News): void {
   }
 }
 
-/** Without what is undefined: that counts as left out. */
-function given(changes: ViewOptions): ViewOptions {
-  return Object.fromEntries(Object.entries(changes).filter(([, value]) => value !== undefined));
+/** The view with its changes, but for its interval. What is undefined counts as left out. */
+function movedTo(view: View, changes: ViewOptions): View {
+  const given: ViewOptions = Object.fromEntries(Object.entries(changes).filter(([, value]) => value !== undefined));
+  return viewOf({ ...view, ...given, interval_ms: view.interval_ms });
 }

@@ -104,7 +104,7 @@ export class LiveValue<T> {
   readonly #observers = new Set<Observer<T>>();
   readonly stream: Stream<T>;
 
-  /** `report` is told what observers throw. */
+  /** `report` gets what observers throw. */
   constructor(value: T, report: (error: unknown) => void = console.error) {
     this.#value = value;
     this.#report = report;
@@ -125,7 +125,7 @@ export class LiveValue<T> {
       try {
         observer.next(value);
       } catch (error) {
-        this.#report(error); // the others are to be told all the same
+        this.#report(error); // the others get it all the same
       }
     }
   }

@@ -47,6 +47,8 @@ export interface ViewOptions {
   readonly quick?: string | undefined;
   readonly offset?: number | undefined;
   readonly size?: number | undefined;
+  /** The least time between two frames, 10 or more; 50 unless given. It stays when the view looks elsewhere. */
+  readonly interval_ms?: number | null | undefined;
 }
 
 // From the client
@@ -64,11 +66,11 @@ export interface Subscribe {
   readonly view: ViewOptions;
   readonly revision: number;
   readonly format: "json";
-  /** Whether data frames are to have a checksum; a server that tells no `time` does not know the field. */
+  /** Whether data frames are to have a checksum; a server that sends no `time` does not know the field. */
   readonly checksum?: true;
 }
 
-export interface SetView extends ViewOptions {
+export interface SetView extends Omit<ViewOptions, "interval_ms"> {
   readonly type: "set";
   readonly sub: number;
   readonly revision: number;
@@ -113,9 +115,9 @@ export interface Welcome {
   readonly type: "hello";
   readonly protocol: number;
   readonly server: string;
-  /** Of the key that logged in; an older server does not tell it, and lets everybody do everything. */
+  /** Of the key that logged in; an older server does not send it, and lets everybody do everything. */
   readonly role?: Role;
-  /** The server's clock when it answered; an older server does not tell it, and has no checksums. */
+  /** The server's clock when it answered; an older server does not send it, and has no checksums. */
   readonly time?: string;
   readonly tables: readonly string[];
   readonly heartbeat_seconds: number;
@@ -138,7 +140,7 @@ export interface Status {
   readonly state: FreshnessState;
   readonly message: string;
   readonly pipeline_seen: string | null;
-  /** Where Spark's own pages are, if the pipeline has them on; a server that is older says nothing of it. */
+  /** Where Spark's own pages are, if the pipeline has them on; an older server does not send it. */
   readonly spark_ui?: string | null;
   readonly sources: readonly SourceStatus[];
 }
@@ -165,7 +167,7 @@ export interface Receipt {
   readonly sent: number;
 }
 
-/** What a frame with rows says of them beside the rows. An older server has none of it. */
+/** What a frame has beside its rows. An older server sends none of it. */
 interface RowsFrame extends DataFrame {
   /** Null if no record caused the frame: a first window, a resync, another range, a swap. */
   readonly receipt?: Receipt | null;
@@ -220,7 +222,7 @@ export function encode(frame: ClientFrame): string {
 }
 
 /**
- * A frame from the server. Undefined for a kind that this client does not know: a newer server may have more to say.
+ * A frame from the server. Undefined for a kind that this client does not know: a newer server may have more kinds.
  * What is no frame at all, or lacks a field, is a LivetablesError.
  */
 export function decode(text: unknown): ServerFrame | undefined {

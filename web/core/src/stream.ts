@@ -19,7 +19,7 @@ export interface RebindingStream<T> {
 export type RowsListener = Pick<ViewListener, "rows" | "problem" | "state">;
 
 /**
- * The first `maxRows` rows of a table. The server tells by itself when another generation takes over; should it not,
+ * The first `maxRows` rows of a table. The server reports by itself that another generation took over; should it not,
  * `orchestrator_status` names the new generation, and the rows are asked for again, once.
  */
 export function streamTableWithRebind<T extends object = Row>(
@@ -38,7 +38,7 @@ export function streamTableWithRebind<T extends object = Row>(
     observers.add(observer);
     const stop = follow(hub, later, name, maxRows, {
       rows: ({ rows }) => {
-        observer.next([...rows] as unknown as T[]); // what a row holds is for whoever named the table to say
+        observer.next([...rows] as unknown as T[]); // the caller declares the type of its rows
       },
     });
     return () => {

@@ -27,7 +27,7 @@ export interface Surroundings {
   /** From 0 to less than 1. */
   random(): number;
   connect(url: string): Socket;
-  /** Have it told when the page is seen again, or the network is back; the function that is returned ends it. */
+  /** Call it when the page is seen again, or the network is back; the function that is returned ends it. */
   onWake(listener: WakeListener): () => void;
 }
 

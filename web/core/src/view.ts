@@ -12,6 +12,8 @@ export interface View {
   readonly quick: string;
   readonly offset: number;
   readonly size: number;
+  /** Null: as the server has it. */
+  readonly interval_ms: number | null;
 }
 
 export function viewOf(options: ViewOptions): View {
@@ -26,6 +28,7 @@ export function viewOf(options: ViewOptions): View {
     quick: options.quick ?? "",
     offset: options.offset ?? 0,
     size: options.size ?? PAGE_ROWS,
+    interval_ms: options.interval_ms ?? null,
   };
 }
 
@@ -41,5 +44,6 @@ export function sizeProblem({ size }: View, rowsMax: number | null): Problem | n
 
 /** The same text for the same table and view. */
 export function viewKey(table: string, view: View): string {
-  return JSON.stringify([table, view.columns, view.sort, view.filters, view.quick, view.offset, view.size]);
+  const { columns, sort, filters, quick, offset, size, interval_ms } = view;
+  return JSON.stringify([table, columns, sort, filters, quick, offset, size, interval_ms]);
 }

@@ -16,7 +16,7 @@
  */
 import { checksum } from "./checksum.js";
 import type { Problem } from "./errors.js";
-import type { Column, ResyncReason, SetView, Subscribe, SubscriptionFrame } from "./protocol.js";
+import type { Column, ResyncReason, SetView, Subscribe, SubscriptionFrame, ViewOptions } from "./protocol.js";
 import type { View } from "./view.js";
 import { areSame, patched, shown } from "./window.js";
 import type { Window } from "./window.js";
@@ -29,7 +29,7 @@ export interface Viewport {
   readonly sub: number;
   readonly revision: number;
   readonly phase: Phase;
-  /** The columns that the server last told, which it will not tell again. */
+  /** The columns that the server sent last, which it will not send again. */
   readonly columns: readonly Column[];
   readonly generation: string | null;
   readonly window: Window | null;
@@ -50,7 +50,7 @@ interface Comparison {
 
 export const COMPARE_MS = 1_000;
 
-/** What those who look are told. */
+/** What subscribers are notified of. */
 export type News =
   | { readonly kind: "rebound"; readonly before: string; readonly generation: string }
   | { readonly kind: "window"; readonly window: Window }
@@ -82,17 +82,22 @@ export function viewport(table: string, view: View, sub: number): Viewport {
   };
 }
 
-/** The frame that opens it; with checksums, if the server knows of them. */
+/** The frame that opens it; with an interval and checksums, if the server knows of them. */
 export function subscribeFrame({ table, view, sub, revision }: Viewport, hasChecksums: boolean): Subscribe {
-  const { columns, ...rest } = view;
-  const shown = columns ? { columns, ...rest } : rest;
+  const { columns, interval_ms, ...rest } = view;
+  const shown: ViewOptions = {
+    ...(columns && { columns }),
+    ...rest,
+    ...(hasChecksums && interval_ms !== null && { interval_ms }),
+  };
   const frame: Subscribe = { type: "subscribe", sub, table, view: shown, revision, format: "json" };
   return hasChecksums ? { ...frame, checksum: true } : frame;
 }
 
-/** The frame that makes it look elsewhere. It names everything: the server may not have taken an earlier one. */
+/** The frame that makes it look elsewhere. It names everything that may change: the server may not have taken an earlier one. */
 export function setFrame({ view, sub, revision }: Viewport): SetView {
-  return { type: "set", sub, revision, ...view };
+  const { columns, sort, filters, quick, offset, size } = view;
+  return { type: "set", sub, revision, columns, sort, filters, quick, offset, size };
 }
 
 /** It was sent to the server. */
@@ -110,17 +115,17 @@ export function lost(before: Viewport): Viewport {
   return { ...before, phase: "lost" };
 }
 
-/** The server did not take one of several frames, and did not say which: whoever waits may have sent it. */
+/** The server refused one of several frames, without naming it: each that waits may have sent it. */
 export function doubted(before: Viewport, problem: Problem): Step {
   return before.phase === "asked" && before.problem === null
-    ? told({ ...before, problem }, { kind: "problem", problem })
+    ? notified({ ...before, problem }, { kind: "problem", problem })
     : stay(before);
 }
 
 /** The server is not asked for it, as it cannot have it. */
 export function rejected(before: Viewport, problem: Problem): Step {
   if (before.phase === "refused" && before.problem) return stay(before);
-  return told({ ...before, phase: "refused", problem }, { kind: "problem", problem });
+  return notified({ ...before, phase: "refused", problem }, { kind: "problem", problem });
 }
 
 /** A heartbeat came: there is time to compare what was not. */
@@ -133,7 +138,7 @@ export function compared(before: Viewport, nowMs: number): Step {
 }
 
 export function step(before: Viewport, frame: SubscriptionFrame, nowMs: number): Step {
-  // The server takes the columns for known once it has told them, though a `set` may have been under way meanwhile:
+  // The server takes the columns for known once it has sent them, though a `set` may have been under way meanwhile:
   // so those count whatever their revision. Rows of an earlier revision are of another view.
   if ((frame.type === "snapshot" || frame.type === "patch") && frame.revision !== before.revision) return stay(before);
   const react = TABLE[before.phase][frame.type] as Reaction<SubscriptionFrame>;
@@ -157,7 +162,7 @@ function stay(before: Viewport): Step {
   return { viewport: before, news: [], ask: "nothing", isCompared: false };
 }
 
-function told(viewport: Viewport, ...news: readonly News[]): Step {
+function notified(viewport: Viewport, ...news: readonly News[]): Step {
   return { ...stay(viewport), news };
 }
 
@@ -166,7 +171,7 @@ function learn(before: Viewport, { columns }: FrameOf<"schema">): Step {
 }
 
 function rebind(before: Viewport, frame: FrameOf<"rebound">): Step {
-  return told({ ...before, generation: frame.generation }, rebound(frame.before, frame.generation));
+  return notified({ ...before, generation: frame.generation }, rebound(frame.before, frame.generation));
 }
 
 function show(before: Viewport, frame: FrameOf<"snapshot">): Step {
@@ -180,10 +185,10 @@ function show(before: Viewport, frame: FrameOf<"snapshot">): Step {
     problem: null,
     comparison,
   };
-  // After a reconnect nobody says that it is another generation.
+  // After a reconnect no frame announces another generation.
   const isOther = before.generation !== null && before.generation !== frame.generation;
   const first = isOther ? [rebound(before.generation, frame.generation)] : [];
-  return told(after, ...first, { kind: "window", window });
+  return notified(after, ...first, { kind: "window", window });
 }
 
 function follow(before: Viewport, frame: FrameOf<"patch">, nowMs: number): Step {
@@ -215,7 +220,7 @@ function fail(before: Viewport, { code, problem, cure }: FrameOf<"error">): Step
   const isRefused = code === "limit" || code === "bad_frame";
   // Otherwise the server keeps it, and sends its window when it can.
   const after: Viewport = { ...before, phase: isRefused ? "refused" : "asked", problem: why };
-  return told(after, { kind: "problem", problem: why });
+  return notified(after, { kind: "problem", problem: why });
 }
 
 function rebound(before: string, generation: string): News {

@@ -1,7 +1,7 @@
 /** A window of a table as a page shows it, and how snapshots and patches change it. Pure: every change is a new value. */
 import type { Column, Patch, Snapshot, Value } from "./protocol.js";
 
-/** A row by column names. `_row` tells rows apart for as long as their generation lives. */
+/** A row by column names. `_row` identifies a row for as long as its generation lives. */
 export interface Row {
   readonly _row: number;
   readonly [column: string]: Value;

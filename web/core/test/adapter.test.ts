@@ -10,7 +10,7 @@ import { shown } from "../src/window.js";
 import { FakeSurroundings, settled } from "./support/fake.js";
 import { COLUMNS, snapshot } from "./support/frames.js";
 
-/** A handle that a test can close, and that keeps telling those who have left, as a bad one would. */
+/** A handle that a test can close, and that keeps notifying those who have left, as a bad one would. */
 class FakeHandle implements Handle {
   readonly name = "user";
   readonly columns = COLUMNS;
@@ -189,7 +189,7 @@ describe("a closed handle", () => {
     expect(seen).toEqual(["Ann"]);
   });
 
-  it("that tells so many times is replaced once", async () => {
+  it("that reports it many times is replaced once", async () => {
     await adapter.bind(newHandle(), onRows);
     for (let times = 0; times < 20; times++) handle(0).close();
     await world.pass(10_000);
@@ -209,7 +209,7 @@ describe("a closed handle", () => {
     expect(problems).toEqual([]);
   });
 
-  it("that follows a closed handle without rows is the end, and told", async () => {
+  it("that follows a closed handle without rows is the end, and reported", async () => {
     await adapter.bind(newHandle(), onRows);
     handle(0).close();
     await world.pass(REACQUIRE_MS);
@@ -220,7 +220,7 @@ describe("a closed handle", () => {
     expect(world.timers).toBe(0);
   });
 
-  it("that cannot be replaced is told, and not tried again", async () => {
+  it("that cannot be replaced is reported, and not tried again", async () => {
     resolver.mockRejectedValue(new Error("no such table"));
     await adapter.bind(newHandle(), onRows);
     handle(0).close();

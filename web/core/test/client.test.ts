@@ -32,12 +32,12 @@ describe("the role of the key", () => {
     ["viewer", "viewer"],
     ["operator", "operator"],
     [undefined, "operator"], // an older server
-  ] as const)("%s at login is told as %s, and null without a connection", async (told, expected) => {
+  ] as const)("%s at login is reported as %s, and null without a connection", async (sent, expected) => {
     const roles: unknown[] = [];
     client.role$.subscribe((role) => roles.push(role));
     const connecting = client.connect();
     world.socket.open();
-    world.socket.receive({ ...WELCOME, role: told });
+    world.socket.receive({ ...WELCOME, role: sent });
     await connecting;
     expect(client.role).toBe(expected);
     client.close();
@@ -77,7 +77,7 @@ describe("a handle", () => {
     await connected();
     const acquiring = client.getTableHandle("usr");
     world.socket.receive(error("unknown_table", 0));
-    await expect(acquiring).rejects.toMatchObject({ code: "unknown_table", cure: "mend it" });
+    await expect(acquiring).rejects.toMatchObject({ code: "unknown_table", cure: "fix it" });
     expect(client.hub.viewports).toBe(0);
   });
 
@@ -103,7 +103,7 @@ describe("a handle", () => {
     expect(client.hub.viewports).toBe(0);
   });
 
-  it("that is closed says so once, and is replaced for whoever is bound to it", async () => {
+  it("that is closed reports it once, and is replaced for whoever is bound to it", async () => {
     await connected();
     const acquiring = client.getTableHandle("user");
     world.socket.receive(schema());
@@ -139,7 +139,7 @@ describe("a subscription", () => {
     expect(client.hub.viewports).toBe(0);
   });
 
-  it("tells why no rows come", async () => {
+  it("reports why no rows come", async () => {
     await connected();
     const problems: string[] = [];
     client.subscribe("usr", () => undefined, { onProblem: ({ code }) => problems.push(code) });
@@ -210,7 +210,7 @@ describe("the server's clock", () => {
     expect(client.clockDifference).toEqual({ aheadMs: 0, uncertaintyMs: 0 });
   });
 
-  it("of a server that does not tell it is taken for this one", async () => {
+  it("of a server that does not send it is taken for this one", async () => {
     const connecting = client.connect();
     world.socket.open();
     world.socket.receive({ ...WELCOME, time: undefined });
@@ -241,7 +241,7 @@ describe("the server's clock", () => {
   });
 });
 
-it("checksums are compared at a heartbeat, and told", async () => {
+it("checksums are compared at a heartbeat, and reported", async () => {
   await connected();
   client.subscribe("user", () => undefined);
   world.socket.receive(schema());
@@ -316,7 +316,7 @@ describe("over HTTP", () => {
     await expect(client.sql("select 1")).rejects.toMatchObject(problem);
   });
 
-  it("an answer from something else says what it is", async () => {
+  it("an answer from something else is shown as it is", async () => {
     fetch.mockResolvedValue(new Response("<html>", { status: 502, statusText: "Bad Gateway" }));
     await expect(client.sql("select 1")).rejects.toMatchObject({ problem: "the answer is 502 Bad Gateway" });
   });

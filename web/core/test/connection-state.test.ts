@@ -74,7 +74,7 @@ it.each([4408, 4429, 1009, 1012, 1013, 1006])("a connection that is closed with 
   }
 });
 
-it("a silent server is left, a talking one is told that the client lives", () => {
+it("a silent server is left, a talking one gets heartbeats", () => {
   const due = (silentMs: number) => next(STATES.open, { name: "due", silentMs, random: 0 });
   expect(due(SILENT_MS)).toMatchObject({ state: { name: "waiting", why: "the server is silent" }, effect: "drop" });
   expect(due(SILENT_MS - 1)).toMatchObject({ state: { name: "open", attempt: 0 }, effect: "heartbeat" });

@@ -68,7 +68,7 @@ describe("logging in", () => {
     world.socket.open();
     world.socket.receive(error("unauthorized"));
     world.socket.drop(4401, "the key is wrong");
-    await expect(connecting).rejects.toMatchObject({ code: "unauthorized", cure: "mend it" });
+    await expect(connecting).rejects.toMatchObject({ code: "unauthorized", cure: "fix it" });
     await expect(client.connect()).rejects.toMatchObject({ code: "unauthorized" });
     await world.pass(3_600_000);
     world.wake(3_600_000);
@@ -83,7 +83,7 @@ describe("logging in", () => {
     await again;
   });
 
-  it("may be tried with another key by whoever is told that the first one is wrong", async () => {
+  it("may be tried with another key after the first one was refused", async () => {
     let again: Promise<void> | undefined;
     client.health$.subscribe(({ state }) => {
       if (state === "refused") again = client.login("another key");
@@ -118,7 +118,7 @@ describe("logging in", () => {
 });
 
 describe("a connection", () => {
-  it("tells every ten seconds that it lives", async () => {
+  it("sends a heartbeat every ten seconds", async () => {
     await connected();
     for (let beat = 1; beat <= 3; beat++) {
       await world.pass(10_000);
@@ -136,7 +136,7 @@ describe("a connection", () => {
     expect(world.openSockets).toEqual([world.sockets[1]]);
   });
 
-  it("ignores what a socket says that it has left", async () => {
+  it("ignores events of a socket that it has left", async () => {
     await connected();
     const [first] = world.sockets;
     await world.pass(30_500);
@@ -240,24 +240,24 @@ describe("what the page shows", () => {
     expect(seen.map(({ state, why }) => `${state}: ${why}`)).toEqual([
       "closed: not connected",
       "reconnecting: connecting to the server",
-      "reconnecting: the server is about to tell how current its tables are",
+      "reconnecting: waiting for the server's first status",
       "live: live",
       "stale: 12,000 records are still to be read",
       "stale: the pipeline was last heard at noon",
       "live: no new records",
       "reconnecting: the server restarts",
-      "reconnecting: the server is about to tell how current its tables are",
+      "reconnecting: waiting for the server's first status",
       "live: live",
     ]);
   });
 
   it("does not repeat itself", async () => {
     await connected();
-    let told = -1; // of what it is now
-    client.health$.subscribe(() => told++);
+    let changes = -1; // the first is what it is now
+    client.health$.subscribe(() => changes++);
     await world.pass(10_000);
     world.socket.receive(status("live"));
     await settled();
-    expect(told).toBe(0);
+    expect(changes).toBe(0);
   });
 });

@@ -1,6 +1,6 @@
 /**
  * Whatever comes in whatever order, the client ends with what the server has, one viewport for each view, and nothing
- * left behind; also when a patch is wrong, which its checksum tells. The server is a model over fake sockets and a fake clock: a real one cannot be stopped between any two
+ * left behind; also when a patch is wrong, which its checksum shows. The server is a model over fake sockets and a fake clock: a real one cannot be stopped between any two
  * steps. test/real-server.test.ts has the real one.
  */
 import fc from "fast-check";

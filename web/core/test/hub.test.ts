@@ -32,10 +32,10 @@ class FakeWire {
   }
 }
 
-/** A listener that remembers what it was told. */
+/** A listener that remembers its notifications. */
 class Looker implements ViewListener {
   readonly windows: Window[] = [];
-  readonly told: string[] = [];
+  readonly notified: string[] = [];
 
   get names(): unknown[] | undefined {
     return this.windows.at(-1)?.rows.map((row) => row["name"]);
@@ -43,19 +43,19 @@ class Looker implements ViewListener {
 
   rows(window: Window): void {
     this.windows.push(window);
-    this.told.push(`rows of ${window.generation}`);
+    this.notified.push(`rows of ${window.generation}`);
   }
 
   schema(columns: Window["columns"]): void {
-    this.told.push(`schema ${columns.map(({ name }) => name).join()}`);
+    this.notified.push(`schema ${columns.map(({ name }) => name).join()}`);
   }
 
   rebound(before: string, generation: string): void {
-    this.told.push(`rebound ${before} ${generation}`);
+    this.notified.push(`rebound ${before} ${generation}`);
   }
 
   problem({ code }: Problem): void {
-    this.told.push(`problem ${code}`);
+    this.notified.push(`problem ${code}`);
   }
 }
 
@@ -85,7 +85,7 @@ describe("one viewport", () => {
     expect(wire.news()).toEqual(["subscribe 0"]);
     expect(hub.viewports).toBe(1);
     await settled();
-    for (const looker of lookers) expect(looker.told).toEqual(["schema name,age", "rows of g1"]);
+    for (const looker of lookers) expect(looker.notified).toEqual(["schema name,age", "rows of g1"]);
   });
 
   it("is the same however its options are written", () => {
@@ -119,9 +119,9 @@ describe("one viewport", () => {
     look();
     take(schema(), snapshot([["Ann", 1]]));
     const [late] = look();
-    expect(late.told).toEqual([]);
+    expect(late.notified).toEqual([]);
     await settled();
-    expect(late.told).toEqual(["schema name,age", "rows of g1"]);
+    expect(late.notified).toEqual(["schema name,age", "rows of g1"]);
     expect(wire.news()).toEqual(["subscribe 0"]);
   });
 
@@ -134,7 +134,7 @@ describe("one viewport", () => {
     take(patch({ updated: [[0, 1, 2]] }, { sequence: 2 }));
     await settled();
     expect(late.windows.map(({ sequence }) => sequence)).toEqual([2]);
-    expect(gone.told).toEqual([]);
+    expect(gone.notified).toEqual([]);
   });
 
   it("closes when the last one leaves, and only then", () => {
@@ -157,7 +157,7 @@ describe("one viewport", () => {
     expect(looker.names).toEqual(["Ann"]);
   });
 
-  it("tells the others though one throws", () => {
+  it("notifies the others though one throws", () => {
     const thrown = new Error("a mistake of the page");
     hub.subscribe("users_ui", {}, { rows: vi.fn().mockThrow(thrown) });
     const [looker] = look();
@@ -166,13 +166,13 @@ describe("one viewport", () => {
     expect(reported).toEqual([thrown]);
   });
 
-  it("does not tell one that another one made leave", () => {
+  it("does not notify one that another one made leave", () => {
     const left: Subscription[] = [];
     hub.subscribe("users_ui", {}, { rows: () => left[0]?.unsubscribe() });
     const [looker, subscription] = look();
     left.push(subscription);
     take(schema(), snapshot([["Ann", 1]]));
-    expect(looker.told).toEqual([]);
+    expect(looker.notified).toEqual([]);
   });
 });
 
@@ -223,7 +223,7 @@ describe("rows", () => {
     take(schema(), snapshot([["Ann", 1]]));
     const about = { generation: "g2", sequence: 2 };
     take(rebound("g1", about), schema(about, COLUMNS.slice(0, 1)), snapshot([["Bob"]], about));
-    expect(looker.told).toEqual(["schema name,age", "rows of g1", "rebound g1 g2", "schema name", "rows of g2"]);
+    expect(looker.notified).toEqual(["schema name,age", "rows of g1", "rebound g1 g2", "schema name", "rows of g2"]);
     expect(looker.windows[1]?.rows).toEqual([{ _row: 0, name: "Bob" }]);
   });
 
@@ -252,12 +252,22 @@ describe("looking elsewhere", () => {
     expect(hub.viewports).toBe(1);
   });
 
-  it("knows the columns that were told before the server heard of it", () => {
+  it("knows the columns that were sent before the server heard of it", () => {
     const [looker, subscription] = look();
     subscription.look({ offset: 10 });
     take(schema({ revision: 0 }), snapshot([["Old", 1]], { revision: 0 }), snapshot([["Ann", 1]], { revision: 1 }));
-    expect(looker.told).toEqual(["schema name,age", "rows of g1"]);
+    expect(looker.notified).toEqual(["schema name,age", "rows of g1"]);
     expect(looker.names).toEqual(["Ann"]);
+  });
+
+  it("keeps the interval that the view was opened with", () => {
+    wire.hasChecksums = true;
+    const [, subscription] = look({ size: 10, interval_ms: 20 });
+    subscription.look({ offset: 10, interval_ms: 100 });
+    expect(wire.sent[0]).toMatchObject({ view: { interval_ms: 20 } });
+    expect(wire.sent[1]).not.toHaveProperty("interval_ms");
+    look({ offset: 10, size: 10, interval_ms: 20 });
+    expect(hub.viewports).toBe(1);
   });
 
   it("at the same again sends nothing", () => {
@@ -294,20 +304,20 @@ describe("looking elsewhere", () => {
     subscription.look({ offset: 10 });
     const [late] = look({ offset: 10 });
     await settled();
-    expect(late.told).toEqual([]);
+    expect(late.notified).toEqual([]);
     take(snapshot([["Bob", 1]], { revision: 1 }));
-    expect(late.told).toEqual(["schema name,age", "rows of g1"]);
+    expect(late.notified).toEqual(["schema name,age", "rows of g1"]);
   });
 
-  it("while being told of another generation ends with the new place", () => {
-    const told: unknown[] = [];
+  it("while being notified of another generation ends with the new place", () => {
+    const shown: unknown[] = [];
     const subscription = hub.subscribe("users_ui", {}, {
       rebound: () => { subscription.look({ offset: 10 }); },
-      rows: ({ rows }) => told.push(rows[0]?.["name"]),
+      rows: ({ rows }) => shown.push(rows[0]?.["name"]),
     }); // prettier-ignore
     take(schema(), snapshot([["Ann", 1]]), snapshot([["Old", 1]], { generation: "g2" }));
     take(snapshot([["Bob", 1]], { generation: "g2", revision: 1 }));
-    expect(told).toEqual(["Ann", "Bob"]);
+    expect(shown).toEqual(["Ann", "Bob"]);
   });
 });
 
@@ -335,7 +345,7 @@ describe("a new connection", () => {
     hub.restore();
     expect(wire.sent).toEqual([{ type: "subscribe", sub: 0, table: "users_ui", view, revision: 1, format: "json" }]);
     take(schema({ revision: 1 }), snapshot([["Bob", 1]], { revision: 1, generation: "g2" }));
-    expect(looker.told).toEqual(["schema name,age", "rows of g1", "rebound g1 g2", "rows of g2"]);
+    expect(looker.notified).toEqual(["schema name,age", "rows of g1", "rebound g1 g2", "rows of g2"]);
   });
 
   it("gets what the page looked at meanwhile, and not what it left", () => {
@@ -352,16 +362,16 @@ describe("a new connection", () => {
 });
 
 describe("problems", () => {
-  it("that the server mends by itself are told, and gone with the next rows", async () => {
+  it("that the server fixes by itself are reported, and gone with the next rows", async () => {
     const [looker] = look({}, "later_ui");
     take(error("unknown_table", 0));
     const [late] = look({}, "later_ui");
     await settled();
-    expect([looker.told, late.told]).toEqual([["problem unknown_table"], ["problem unknown_table"]]);
+    expect([looker.notified, late.notified]).toEqual([["problem unknown_table"], ["problem unknown_table"]]);
     take(schema(), snapshot([["Ann", 1]]));
     const [later] = look({}, "later_ui");
     await settled();
-    expect(later.told).toEqual(["schema name,age", "rows of g1"]);
+    expect(later.notified).toEqual(["schema name,age", "rows of g1"]);
     expect(wire.news()).toEqual(["subscribe 0"]);
   });
 
@@ -370,7 +380,7 @@ describe("problems", () => {
     take(schema(), snapshot([["Ann", 1]]), error("internal", 0));
     const [late] = look();
     await settled();
-    expect(late.told).toEqual(["schema name,age", "rows of g1", "problem internal"]);
+    expect(late.notified).toEqual(["schema name,age", "rows of g1", "problem internal"]);
   });
 
   it("of too many viewports are tried again when another one closes", () => {
@@ -381,7 +391,7 @@ describe("problems", () => {
     first.unsubscribe();
     expect(wire.news()).toEqual(["unsubscribe 0", "subscribe 1"]);
     take(schema({ sub: 1 }), snapshot([["Ann", 1]], { sub: 1 }));
-    expect(looker.told).toEqual(["problem limit", "schema name,age", "rows of g1"]);
+    expect(looker.notified).toEqual(["problem limit", "schema name,age", "rows of g1"]);
   });
 
   it("of too many viewports are tried again when the page looks elsewhere, and leave nothing to close", () => {
@@ -399,48 +409,48 @@ describe("problems", () => {
     take(error("unknown_subscription", 0));
     expect(wire.news()).toEqual(["subscribe 0", "set 0", "subscribe 1"]);
     take(schema({ sub: 1 }), snapshot([["Ann", 1]], { sub: 1, revision: 1 }));
-    expect(looker.told).toEqual(["schema name,age", "rows of g1"]);
+    expect(looker.notified).toEqual(["schema name,age", "rows of g1"]);
   });
 
-  it("that the server does not say whose they are, are told to those who wait", async () => {
+  it("that the server reports without a view go to those that wait", async () => {
     const [served] = look({ size: 1 });
     take(schema(), snapshot([["Ann", 1]]));
     const [waiting] = look({ size: 10_001 });
     hub.refused(error("limit") as unknown as ErrorFrame);
     await settled();
-    expect([served.told, waiting.told]).toEqual([["schema name,age", "rows of g1"], ["problem limit"]]);
+    expect([served.notified, waiting.notified]).toEqual([["schema name,age", "rows of g1"], ["problem limit"]]);
   });
 
-  it("of a frame that is too long are told here: it would cost the connection", async () => {
+  it("of a frame that is too long are reported here: it would close the connection", async () => {
     wire.frameBytesMax = 300;
     const filters = [
       { column: "name", op: "in", value: Array.from({ length: 50 }, (_, index) => `é ${index}`) },
     ] as const;
     const [looker, subscription] = look({ filters });
     await settled();
-    expect(looker.told).toEqual(["problem limit"]);
+    expect(looker.notified).toEqual(["problem limit"]);
     expect(wire.news()).toEqual([]);
     subscription.look({ filters: [] });
     take(error("unknown_subscription", 0));
     expect(wire.news()).toEqual(["set 0", "subscribe 1"]);
   });
 
-  it("of a name that no table can have are told here, once, and leave nothing to close", async () => {
+  it("of a name that no table can have are reported here, once, and leave nothing to close", async () => {
     const [other, leaving] = look({ size: 1 });
     const [looker, subscription] = look({}, "users ui");
     await settled();
     leaving.unsubscribe();
     await settled();
     subscription.unsubscribe();
-    expect([other.told, looker.told]).toEqual([[], ["problem bad_name"]]);
+    expect([other.notified, looker.notified]).toEqual([[], ["problem bad_name"]]);
     expect(wire.news()).toEqual(["subscribe 0", "unsubscribe 0"]);
   });
 
-  it("of too many rows are told here, to whom they concern: the server would not say whose they are", async () => {
+  it("of too many rows are reported here, to those that asked: the server would not name the view", async () => {
     const [waiting] = look({ size: 10_001 });
     const [looker] = look({ size: 10_002 });
     await settled();
-    expect([waiting.told, looker.told]).toEqual([[], ["problem limit"]]);
+    expect([waiting.notified, looker.notified]).toEqual([[], ["problem limit"]]);
     expect(wire.news()).toEqual(["subscribe 0"]);
   });
 
@@ -449,7 +459,7 @@ describe("problems", () => {
     subscription.look({ size: 10_002 });
     subscription.look({ size: 2 });
     await settled();
-    expect(looker.told).toEqual([]);
+    expect(looker.notified).toEqual([]);
     expect(wire.news()).toEqual(["subscribe 0", "unsubscribe 0", "subscribe 0"]);
   });
 
@@ -458,7 +468,7 @@ describe("problems", () => {
     take(schema(), snapshot([["Ann", 1]]));
     subscription.look({ size: 10_002 });
     await settled();
-    expect(looker.told).toEqual(["schema name,age", "rows of g1", "problem limit"]);
+    expect(looker.notified).toEqual(["schema name,age", "rows of g1", "problem limit"]);
     subscription.look({ size: 2 });
     expect(wire.news()).toEqual(["subscribe 0", "unsubscribe 0", "subscribe 0"]);
     take(schema(), snapshot([["Bob", 2]], { revision: 2 }));
@@ -468,7 +478,7 @@ describe("problems", () => {
   it("with a subscription that nobody has concern nobody", () => {
     const [looker] = look();
     take(error("unknown_subscription", 17));
-    expect(looker.told).toEqual([]);
+    expect(looker.notified).toEqual([]);
     expect(wire.news()).toEqual(["subscribe 0"]);
   });
 });
@@ -564,7 +574,7 @@ describe("checksums", () => {
     expect(wire.news()).toEqual([]);
   });
 
-  it("do not hide a gap, whose reason is told too", () => {
+  it("do not hide a gap, whose reason is reported too", () => {
     look();
     take(schema(), snapshot([["Ann", 1]]));
     wire.sent = [];
@@ -612,7 +622,7 @@ describe("a view's own state", () => {
     return [seen, hub.subscribe("users_ui", options, { rows, state })];
   }
 
-  it("is told soon, and whenever it changes, after the rows that changed it", async () => {
+  it("is reported soon, and whenever it changes, after the rows that changed it", async () => {
     const [seen] = states();
     expect(seen).toEqual([]);
     await settled();
@@ -640,7 +650,7 @@ describe("a view's own state", () => {
     const [right] = states();
     take(error("unknown_column", 0), schema({ sub: 1 }), snapshot([["Ann", 1]], { sub: 1 }));
     await settled();
-    expect([wrong, right]).toEqual([["failed without rows: problem: unknown_column: mend it"], ["live"]]);
+    expect([wrong, right]).toEqual([["failed without rows: problem: unknown_column: fix it"], ["live"]]);
   });
 
   it("is that of what is still shown, when the page looks elsewhere", async () => {
@@ -652,13 +662,13 @@ describe("a view's own state", () => {
     subscription.look({ offset: 10 });
     await settled();
     expect(seen).toEqual([
-      "failed without rows: problem: unknown_column: mend it",
+      "failed without rows: problem: unknown_column: fix it",
       "loading without rows: waiting for the first rows",
       "live",
     ]);
   });
 
-  it("is told to a late looker, and not to one that has left", async () => {
+  it("is reported to a late looker, and not to one that has left", async () => {
     hub.setHealth(live);
     look();
     take(schema(), snapshot([["Ann", 1]]));
@@ -670,7 +680,7 @@ describe("a view's own state", () => {
     expect([late, gone]).toEqual([["live", "stale: old"], []]);
   });
 
-  it("is told to the others though one throws", async () => {
+  it("is reported to the others though one throws", async () => {
     hub.setHealth(live);
     const thrown = new Error("a mistake of the page");
     hub.subscribe("users_ui", {}, { rows: vi.fn(), state: vi.fn().mockThrow(thrown) });

@@ -20,7 +20,7 @@ function rounded(latency: Latency | null): unknown {
   );
 }
 
-it("is told for the whole way and by phase", () => {
+it("is reported for the whole way and by phase", () => {
   const meter = new LatencyMeter();
   record(meter, NOW, [14, 6, 1, 7]);
   expect(rounded(meter.summary(NOW))).toEqual([1, [28, 28], [14, 14], [6, 6], [1, 1], [7, 7]]);

@@ -74,6 +74,12 @@ describe("golden frames from the client", () => {
   });
 });
 
+it("an interval is asked for with the subscription, and stays: no set has it", () => {
+  const before = viewport("users_ui", viewOf({ interval_ms: 20 }), 3);
+  expect(subscribeFrame(before, true).view).toHaveProperty("interval_ms", 20);
+  expect(setFrame(before)).not.toHaveProperty("interval_ms");
+});
+
 describe("what an older server does not send", () => {
   it.each(["server-hello", "server-snapshot", "server-patch"])("is not missed in %s", (name) => {
     const older = { ...golden(name), time: undefined, receipt: undefined, checksum: undefined };
@@ -81,7 +87,9 @@ describe("what an older server does not send", () => {
   });
 
   it("is not asked for", () => {
-    expect(subscribeFrame(viewport("users_ui", viewOf({}), 3), false)).not.toHaveProperty("checksum");
+    const frame = subscribeFrame(viewport("users_ui", viewOf({ interval_ms: 20 }), 3), false);
+    expect(frame).not.toHaveProperty("checksum");
+    expect(frame.view).not.toHaveProperty("interval_ms");
   });
 });
 

@@ -170,7 +170,7 @@ describe("rows", () => {
     await eventually(() => seen.ids.join() === "0,1" && seen.newest.columns.length === 6);
   });
 
-  it("that cannot come say why, and come when it is mended", async () => {
+  it("that cannot come have a reason, and come when it is fixed", async () => {
     await published([1]);
     const client = await connected();
     const wrong = new Seen(client, "user", { columns: ["nme"] });

@@ -70,7 +70,7 @@ describe("a stream", () => {
     expect(ends).toBe(1);
   });
 
-  it("of a value tells all observers though one throws", () => {
+  it("of a value notifies all observers though one throws", () => {
     const reported: unknown[] = [];
     const value = new LiveValue(1, (error) => reported.push(error));
     const seen: number[] = [];
@@ -163,16 +163,16 @@ describe("streamTableWithRebind", () => {
   });
 
   it("can be followed with problems and state", async () => {
-    const told: string[] = [];
+    const notified: string[] = [];
     const end = client.follow("usr", 1000, {
-      rows: () => told.push("rows"),
-      problem: ({ code }) => told.push(code),
-      state: ({ name }) => told.push(name),
+      rows: () => notified.push("rows"),
+      problem: ({ code }) => notified.push(code),
+      state: ({ name }) => notified.push(name),
     });
     world.socket.receive(error("unknown_table", 0));
     await settled();
     end();
-    expect(told).toEqual(["unknown_table", "failed"]);
+    expect(notified).toEqual(["unknown_table", "failed"]);
     expect(client.hub.viewports).toBe(0);
   });
 

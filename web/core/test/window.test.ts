@@ -82,7 +82,7 @@ function patchedByTheBook(rows: readonly Row[], { removed, inserted, updated }: 
   return after;
 }
 
-it("any patch does what the protocol says", () => {
+it("any patch does what the protocol describes", () => {
   const choice = fc.array(fc.record({ goes: fc.boolean(), comes: fc.nat(2), changes: fc.option(fc.nat(99)) }), {
     maxLength: 20,
   });

@@ -5,11 +5,10 @@ import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
 import { extname, join } from "node:path";
 import { fileURLToPath } from "node:url";
-import type { Page } from "playwright-core";
 import { output, started } from "./child.js";
 
 export const WEB = fileURLToPath(new URL("../../", import.meta.url));
-/** Where they are built, each in a directory of its own. */
+/** Where they are built. */
 export const BUILT = join(WEB, "e2e/dist");
 
 const TYPES: Readonly<Record<string, string>> = { ".html": "text/html", ".js": "text/javascript", ".css": "text/css" };
@@ -44,9 +43,4 @@ export async function appServer(): Promise<AppServer> {
 export async function run(directory: string, ...command: readonly string[]): Promise<void> {
   const { code, text } = await output(started(command, { directory, environment: process.env }));
   if (code !== 0) throw new Error(`${command.join(" ")} failed:\n${text}`);
-}
-
-/** Open an app by its directory, and have it connect to a server. */
-export async function openBuilt(page: Page, origin: string, app: string, url: string, key: string): Promise<void> {
-  await page.goto(`${origin}/${app}/index.html#${new URLSearchParams({ url, key }).toString()}`);
 }

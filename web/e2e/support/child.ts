@@ -9,11 +9,11 @@ const STOP_MS_MAX = 60_000;
 export interface ChildOptions {
   readonly directory: string;
   readonly environment: NodeJS.ProcessEnv;
-  /** Where all that it says goes; without it, its output is the caller's to read. */
+  /** The file for its output; without it, the caller reads the output. */
   readonly log?: string;
 }
 
-/** In a session of its own, so that Ctrl-C does not reach it; Linux tells it when this process is gone. */
+/** In a session of its own, so that Ctrl-C does not reach it; Linux stops it when this process is gone. */
 export function started(command: readonly string[], { directory, environment, log }: ChildOptions): ChildProcess {
   const file = log === undefined ? undefined : openSync(log, "w");
   try {
@@ -42,12 +42,12 @@ export async function stopped(child: ChildProcess): Promise<void> {
   clearTimeout(deadline);
 }
 
-/** All that it says on its standard output, and how it ends. What it says on the other one is told if it fails. */
+/** Its standard output, and its exit code; with its standard error if it fails. */
 export async function output(child: ChildProcess): Promise<{ readonly code: number | null; readonly text: string }> {
   let text = "";
-  let complaints = "";
+  let errors = "";
   child.stdout?.on("data", (piece: Buffer) => (text += piece.toString()));
-  child.stderr?.on("data", (piece: Buffer) => (complaints += piece.toString()));
+  child.stderr?.on("data", (piece: Buffer) => (errors += piece.toString()));
   await once(child, "close");
-  return { code: child.exitCode, text: child.exitCode === 0 ? text : text + complaints };
+  return { code: child.exitCode, text: child.exitCode === 0 ? text : text + errors };
 }

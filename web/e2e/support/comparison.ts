@@ -26,8 +26,8 @@ async function differences(panel: Panel, httpClient: HttpClient, question: Quest
   const all = await httpClient.total(panel.table);
   const problems = shown.flatMap((row) => rowDifferences(row, wanted.rows[row.index - offset]));
   if (shown.length === 0) problems.push("no rows are shown");
-  if (total !== all) problems.push(`${total} rows are told, and there are ${all}`);
-  if (found !== wanted.total) problems.push(`${found} rows are told to be found, and there are ${wanted.total}`);
+  if (total !== all) problems.push(`${total} rows are shown as the total, and there are ${all}`);
+  if (found !== wanted.total) problems.push(`${found} rows are shown as found, and there are ${wanted.total}`);
   return problems;
 }
 

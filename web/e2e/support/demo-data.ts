@@ -1,4 +1,4 @@
-/** `livetables demo-data`, and what it says that it has sent. */
+/** `livetables demo-data`, and its report of what it has sent. */
 
 export interface Topics {
   readonly users: string;
@@ -40,6 +40,6 @@ export function sent(summary: string): Sent {
 
 function count(summary: string, pattern: RegExp): number {
   const found = pattern.exec(summary)?.[1];
-  if (found === undefined) throw new Error(`demo-data has not told what it sent:\n${summary}`);
+  if (found === undefined) throw new Error(`demo-data has not reported what it sent:\n${summary}`);
   return Number(found.replaceAll(",", ""));
 }

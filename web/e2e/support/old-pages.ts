@@ -1,12 +1,7 @@
 /** The pages that were written for the old client, as somebody sees them, and what they should show. */
 import type { Page } from "playwright-core";
-import { openBuilt, run, WEB } from "./built-app.js";
+import { openFreshApp } from "./fresh-app.js";
 import type { HttpClient, Row } from "./http-client.js";
-
-/** With the library's sources as they are. */
-export async function buildOldPages(): Promise<void> {
-  await run(WEB, "npm", "run", "build:old-pages", "-w", "angular");
-}
 
 /** What all of them show. */
 export interface Shown {
@@ -25,16 +20,21 @@ export class OldPages {
   }
 
   async open(origin: string, url: string, key: string): Promise<void> {
-    await openBuilt(this.#page, origin, "old-pages", url, key);
+    await openFreshApp(this.#page, origin, "old-pages", url, key);
   }
 
   async ready(): Promise<string> {
     return await this.#page.locator("old-paging .ready").innerText();
   }
 
-  /** What the pages say of themselves. */
+  /** The problems that the pages show. */
   async problems(): Promise<string[]> {
     return await this.#page.locator(".error, live-state").allInnerTexts();
+  }
+
+  /** Turn to the next page of the page with arrays. */
+  async turn(): Promise<void> {
+    await this.#page.locator("old-paging").getByRole("button", { name: "On" }).click();
   }
 
   async shown(): Promise<Shown> {
@@ -51,8 +51,8 @@ export class OldPages {
     });
   }
 
-  /** The same as `shown`, by the server's word. */
-  async wanted(httpClient: HttpClient): Promise<Shown> {
+  /** The same as `shown`, as the server has it; the page with arrays may be at another offset. */
+  async wanted(httpClient: HttpClient, offset = 0): Promise<Shown> {
     const [users, accounts, joined] = await Promise.all([
       httpClient.rows("user", { limit: 10_001 }),
       httpClient.rows("account", { limit: 1 }),
@@ -61,7 +61,7 @@ export class OldPages {
     const all = users.rows.map(cells);
     return {
       raw: all,
-      paging: all.slice(0, 2).map((row) => row.map((cell) => `${cell}|`).join("")),
+      paging: all.slice(offset, offset + 2).map((row) => row.map((cell) => `${cell}|`).join("")),
       adapter: accounts.rows.flatMap(cells),
       rebind: joined.rows.map(({ name, balance }) => `${text(name)} ${text(balance)}`.trim()),
       component: joined.rows.slice(0, 1).flatMap(cells),

@@ -5,7 +5,7 @@ import { Panel } from "./panel.js";
 
 export type TabName = "Status" | "Control" | "Generations" | "Dead letters" | "Plots";
 
-/** What the browser says of a server that is away, or refuses a key: the page tells it in its own words. */
+/** What the browser logs when a server is down, or refuses a key: the page shows it in its own words. */
 const AWAY = /WebSocket connection|Failed to load resource/;
 
 export class LivePage {
@@ -47,7 +47,7 @@ export class LivePage {
     return this.page.getByTestId("health");
   }
 
-  /** How long records take to it, as its header says. */
+  /** How long records take to it, as its header shows. */
   get latency(): Locator {
     return this.page.getByTestId("latency");
   }
@@ -99,7 +99,7 @@ export class LivePage {
     return this.page.getByTestId("control-outcome");
   }
 
-  /** What became of the message that was sent last; undefined while none was. */
+  /** The outcome of the message that was sent last; undefined while none was. */
   async outcomeName(): Promise<string | null | undefined> {
     return (await this.outcome.count()) === 0 ? undefined : await this.outcome.getAttribute("data-outcome");
   }

@@ -45,7 +45,7 @@ export class Panel {
     });
   }
 
-  /** What it says of its own rows while they are not simply live; nothing otherwise. */
+  /** The state that it shows while its rows are not live; nothing otherwise. */
   async state(): Promise<string> {
     return await this.root.locator("live-state").innerText();
   }
@@ -58,12 +58,12 @@ export class Panel {
     return this.root.locator(`.ag-grid-scrolling-container .ag-row[row-index="${index}"]`);
   }
 
-  /** How many rows there are, as it says. */
+  /** How many rows there are, as it shows. */
   async total(): Promise<number> {
     return countIn(await this.root.getByTestId("total").innerText()) ?? NaN;
   }
 
-  /** How many rows pass the filters, as it says; without filters, all do. */
+  /** How many rows pass the filters, as it shows; without filters, all do. */
   async found(): Promise<number> {
     return countIn(await this.root.getByTestId("shown").innerText()) ?? (await this.total());
   }

@@ -24,6 +24,16 @@ export const VIEWERS_KEY = "a-key-of-a-viewer";
 const FIRST: Topics = { users: "user", accounts: "account" };
 const SECOND: Topics = { users: "user_2", accounts: "account_2" };
 
+/** For the form's selectors; the pictures of the documentation show the preset alone. */
+const SECOND_VIEW = `
+[views.latest_ui]
+join = "natural"
+left = "users"
+right = "accounts"
+on = "userId"
+`;
+const VIEWS = process.env["LIVETABLES_SCREENSHOTS"] === undefined ? SECOND_VIEW : "";
+
 /** Any free ports, pages from elsewhere, and an old generation that stays long enough to be rolled back to. */
 const config = (origins: readonly string[]): string => `
 [server]
@@ -39,7 +49,7 @@ driver_memory_megabytes = 1024
 [generations]
 linger_seconds = 600
 max_lingering = 1
-`;
+${VIEWS}`;
 
 /** What `livetables up` tells other commands. */
 interface Told {
@@ -50,6 +60,7 @@ interface Told {
 
 /** Records that come in while it runs. */
 export interface Stream {
+  readonly pid: number | undefined;
   /** Returns when all that was sent is in the tables, which are quiet then. */
   readonly stop: () => Promise<void>;
 }
@@ -102,6 +113,11 @@ export class Stack {
     return new HttpClient(this.url, this.key);
   }
 
+  /** The process of each part, by its name. */
+  get pids(): Readonly<Record<string, number>> {
+    return this.#told().pids;
+  }
+
   /** What it said since its start. */
   steps(): string {
     return readFileSync(join(this.directory, "up.log"), "utf-8");
@@ -122,6 +138,7 @@ export class Stack {
     const child = this.#livetables(demoArguments(this.#kafka, await this.topics(), options));
     const summary = output(child);
     return {
+      pid: child.pid,
       stop: async () => {
         await stopped(child);
         const { code, text } = await summary;
@@ -253,7 +270,7 @@ export class Stack {
   }
 
   #pid(name: string): number {
-    const pid = this.#told().pids[name];
+    const pid = this.pids[name];
     if (pid === undefined) throw new Error(`the ${name} does not run`);
     return pid;
   }

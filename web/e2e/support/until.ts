@@ -18,5 +18,5 @@ export async function until<T>(what: string, look: () => T | Promise<T>): Promis
     }
     await pause(LOOK_MS);
   }
-  throw new Error(`waited in vain until ${what}`, { cause: problem });
+  throw new Error(`timed out waiting until ${what}`, { cause: problem });
 }

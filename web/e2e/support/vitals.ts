@@ -84,7 +84,7 @@ export class VitalSigns {
 }
 
 /** One line for people. */
-export function told({ heapMegabytes, nodes, listeners, framesPerSecond, longTasks }: Vitals): string {
+export function described({ heapMegabytes, nodes, listeners, framesPerSecond, longTasks }: Vitals): string {
   return [
     `heap ${heapMegabytes.toFixed(1)} MB`,
     `${nodes} nodes`,

@@ -13,7 +13,21 @@ test("another join that is sent by the form is applied", async ({ browsing }) =>
   await expect.poll(() => page.page.getByTestId("status-joinType").innerText()).toContain(join);
 });
 
-test("what is live already is told to be unchanged", async ({ browsing }) => {
+test("each view has a selector for its own join", async ({ browsing }) => {
+  const { joinType, latest_uiJoin } = await stack.orchestrator();
+  const join = latest_uiJoin === "natural" ? "inner" : "natural";
+  const page = await browsing.opened();
+  await page.showTab("Control");
+  const selector = page.page.getByLabel("Latest ui join");
+  await expect.poll(() => selector.inputValue()).toBe(latest_uiJoin);
+  await selector.selectOption(join);
+  await page.sendControl();
+  await expect.poll(() => page.outcomeName()).toBe("applied");
+  expect(await stack.orchestrator()).toMatchObject({ joinType, latest_uiJoin: join });
+  await expect.poll(() => selector.inputValue()).toBe(join);
+});
+
+test("what is live already is reported as unchanged", async ({ browsing }) => {
   const { generation } = await stack.orchestrator();
   const page = await browsing.opened();
   await page.showTab("Control");

@@ -6,7 +6,7 @@ import { stack, test } from "../support/test.js";
 
 const OFFSET_BITS = 44n; // an id is a record's partition and offset
 
-test("a joined row's details tell the place of both its records", async ({ browsing }) => {
+test("a joined row's details show the place of both its records", async ({ browsing }) => {
   const question = { q: "mortgage", sort: "accounts_ts:desc" };
   const page = await browsing.opened();
   const panel = page.panel("final_ui");
@@ -23,7 +23,7 @@ test("a joined row's details tell the place of both its records", async ({ brows
   await expect.poll(() => placeIn(account)).toEqual(place(topics.accounts, row?.["_right_id"]));
 });
 
-test("a row's details tell the place of its record", async ({ browsing }) => {
+test("a row's details show the place of its record", async ({ browsing }) => {
   const page = await browsing.opened();
   const panel = page.panel("users_ui");
   await expectSame(panel, stack.httpClient);

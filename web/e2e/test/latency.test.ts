@@ -3,7 +3,7 @@ import { stack, test } from "../support/test.js";
 
 const FIGURE = /^Kafka to your screen:\s+(\d[\d.]* (?:ms|s|min))\s+p99 \d[\d.]* (?:ms|s|min)$/;
 
-test("the page says how long records take to it, while they come", async ({ browsing }) => {
+test("the page shows how long records take to it, while they come", async ({ browsing }) => {
   const page = await browsing.opened();
   const { stop } = await stack.stream({ rate: 50, seed: 21 });
   onTestFinished(stop);
@@ -26,7 +26,7 @@ test("each phase is a key away, and Escape closes it again", async ({ browsing }
   await page.latencyPhases.waitFor({ state: "hidden" });
 });
 
-test("a clock that differs is told, and taken out of the figures", async ({ browsing }) => {
+test("a clock that differs is shown, and taken out of the figures", async ({ browsing }) => {
   const page = await browsing.made();
   await page.page.addInitScript(() => {
     const { now } = Date;

@@ -11,7 +11,7 @@ test("who has no key is asked for it", async ({ browsing }) => {
   await expectSame(page.panel("final_ui"), stack.httpClient);
 });
 
-test("a wrong key is told with the reason, and the right one works afterwards", async ({ browsing }) => {
+test("a wrong key is shown with the reason, and the right one works afterwards", async ({ browsing }) => {
   const page = await browsing.made();
   await page.open("a wrong key");
   const problem = page.login.getByTestId("login-problem");

@@ -1,7 +1,7 @@
 import { setTimeout as pause } from "node:timers/promises";
 import { expect, onTestFinished } from "vitest";
 import { stack, test } from "../support/test.js";
-import { told, VitalSigns } from "../support/vitals.js";
+import { described, VitalSigns } from "../support/vitals.js";
 
 const RATE = 1000;
 const USERS = 5000; // with fewer, the join would make many more rows than there are records
@@ -18,7 +18,9 @@ test("ten seconds of new rows leave the page with as many nodes and listeners", 
   await pause(RUN_MS);
   const last = await signs.look();
 
-  process.stdout.write(`after ${WARM_UP_MS / 1000} s: ${told(first)}\nafter ${RUN_MS / 1000} s more: ${told(last)}\n`);
+  process.stdout.write(
+    `after ${WARM_UP_MS / 1000} s: ${described(first)}\nafter ${RUN_MS / 1000} s more: ${described(last)}\n`,
+  );
   expect(last.nodes).toBeLessThan(1.2 * first.nodes + 500);
   expect(last.listeners).toBeLessThan(1.2 * first.listeners + 50);
 });

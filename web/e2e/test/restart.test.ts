@@ -3,7 +3,9 @@ import { expectSame } from "../support/comparison.js";
 import { stack, test } from "../support/test.js";
 import { until } from "../support/until.js";
 
-test("a killed server is told, and the page heals by itself with the same sort and filter", async ({ browsing }) => {
+test("a killed server is shown, and the page recovers by itself with the same sort and filter", async ({
+  browsing,
+}) => {
   const question = { q: "example.org", sort: "balance:desc" };
   const page = await browsing.opened();
   const panel = page.panel("final_ui");

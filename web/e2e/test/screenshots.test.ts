@@ -19,6 +19,7 @@ for (const theme of ["light", "dark"] as const) {
   test(`the page is ${theme} where the system is, and fits into a small screen`, async ({ browsing }) => {
     const page = await browsing.opened({ viewport: DESKTOP, colorScheme: theme });
     for (const table of ["users_ui", "accounts_ui", "final_ui"]) await expectSame(page.panel(table), stack.httpClient);
+    await expect.poll(() => page.page.getByTestId("status-lag").innerText()).toBe("0");
     await take(page, theme);
     expect(await page.page.evaluate(() => document.documentElement.dataset["theme"])).toBe(theme);
     expect(await overflow(page)).toEqual({ right: 0, bottom: 0 });
@@ -33,7 +34,7 @@ test("the page fits a phone", async ({ browsing }) => {
   expect((await overflow(page)).right).toBe(0);
 });
 
-test("old data is told with the reason while the pipeline is away", async ({ browsing }) => {
+test("old data is shown with the reason while the pipeline is away", async ({ browsing }) => {
   const page = await browsing.opened({ viewport: DESKTOP });
   await expectSame(page.panel("final_ui"), stack.httpClient);
   onTestFinished(() => {

@@ -10,15 +10,15 @@ async function states(page: LivePage): Promise<string[]> {
   return await Promise.all(TABLES.map((table) => page.panel(table).state()));
 }
 
-test("each grid says that its server is away, and keeps its rows until it is back", async ({ browsing }) => {
+test("each grid shows that its server is down, and keeps its rows until it is back", async ({ browsing }) => {
   const page = await browsing.opened();
   // Before it has rows, a grid connects for the first time.
   await expect.poll(async () => (await page.panel("final_ui").rows()).length).toBeGreaterThan(0);
   await expect.poll(() => states(page)).toEqual(["", "", ""]);
   const bringBack = stack.takeServerDown();
   onTestFinished(bringBack);
-  const told = expect.stringMatching(/^Reconnecting: .*(connection|server)/) as string;
-  await expect.poll(() => states(page)).toEqual([told, told, told]);
+  const shown = expect.stringMatching(/^Reconnecting: .*(connection|server)/) as string;
+  await expect.poll(() => states(page)).toEqual([shown, shown, shown]);
   expect((await page.panel("final_ui").rows()).length).toBeGreaterThan(0);
 
   bringBack();
@@ -27,7 +27,7 @@ test("each grid says that its server is away, and keeps its rows until it is bac
   await expectSame(page.panel("final_ui"), stack.httpClient);
 });
 
-test("each grid says why its rows are old, and nothing moves for it", async ({ browsing }) => {
+test("each grid shows why its rows are old, and nothing moves for it", async ({ browsing }) => {
   const page = await browsing.opened();
   const height = (): Promise<number | undefined> =>
     page
@@ -42,8 +42,8 @@ test("each grid says why its rows are old, and nothing moves for it", async ({ b
     stack.resumePipeline();
   });
   stack.pausePipeline();
-  const told = expect.stringMatching(/^Not current: .*pipeline/) as string;
-  await expect.poll(() => states(page)).toEqual([told, told, told]);
+  const shown = expect.stringMatching(/^Not current: .*pipeline/) as string;
+  await expect.poll(() => states(page)).toEqual([shown, shown, shown]);
   await page.banner.waitFor(); // which is the page's own, and takes some of its height
   const after = (await root.boundingBox())?.height ?? NaN;
   expect((await height()) ?? NaN).toBeCloseTo(gridBefore - (before - after), 0);
@@ -51,7 +51,7 @@ test("each grid says why its rows are old, and nothing moves for it", async ({ b
   await expect.poll(() => states(page)).toEqual(["", "", ""]);
 });
 
-test("a grid of a table that is not there says so, and the others do not", async ({ browsing }) => {
+test("a grid of a table that is not there shows it, and the others do not", async ({ browsing }) => {
   const page = await browsing.opened();
   const choice = page.panel("users_ui").root.getByLabel("Table");
   await choice.evaluate((select) => {
@@ -62,7 +62,7 @@ test("a grid of a table that is not there says so, and the others do not", async
   expect(await page.panel("final_ui").state()).toBe("");
 });
 
-test("a grid that the server limits says so in the server's words, and the others do not", async ({ browsing }) => {
+test("a grid that the server limits shows it in the server's words, and the others do not", async ({ browsing }) => {
   const page = await browsing.made();
   const hint = "only 20 rows are shown, as they are large";
   await page.onItsWay((frame) =>

@@ -60,11 +60,11 @@ import org.apache.spark.sql.ForeachWriter;
  * Sends the events of {@link MatchOperator} to the server, as frames of Arrow over HTTP, in order, one at a time.
  *
  * <p>In real time a frame is what has come in a few milliseconds, and always whole records with all that they change. In a
- * micro-batch records come sorted by key, so that no offset says what has come before it: there, all that this partition
- * has of the batch is one frame, sent in parts that the server stages until the last one.
+ * micro-batch records come sorted by key, so that an offset proves nothing about earlier ones: there, everything that this
+ * partition has of the batch is one frame, sent in parts that the server stages until the last one.
  *
  * <p>Spark's thread fills one buffer while another thread sends the other. A full buffer makes Spark wait. A server that is
- * away is waited for; what it refuses ends the query, which is then started again where its checkpoint is.
+ * down is waited for; a frame that it refuses ends the query, which is then restarted where its checkpoint is.
  *
  * <p>The server shows a frame first and stores it a little later. Until then the frame is kept here, and sent again to a
  * server that has lost it in a restart. The last frame of a batch is answered only when all are on disk.
@@ -88,7 +88,7 @@ public final class FrameWriter extends ForeachWriter<byte[]> {
   private final String planJson, targetJson, token;
 
   private transient JsonNode target;
-  private transient Frame filling, sending; // taken turns with, under the lock
+  private transient Frame filling, sending; // exchanged under the lock
   private transient ReentrantLock lock;
   private transient AtomicInteger users; // of the two buffers
   private transient Condition changed;
@@ -98,7 +98,7 @@ public final class FrameWriter extends ForeachWriter<byte[]> {
 
   /**
    * @param planJson what there is to send: tables, scopes and views
-   * @param targetJson where to: url, ca (PEM text or null), token_file (or null), generation, run, real_time, frame_ms,
+   * @param targetJson where to: url, ca (PEM text or null), token_file (or null), generation, run, query, real_time, frame_ms,
    *     patience_seconds
    * @param token the pipeline's key
    */
@@ -163,7 +163,7 @@ public final class FrameWriter extends ForeachWriter<byte[]> {
       try {
         hasFailed = failure != null;
         isClosing = error == null;
-        isStopped = error != null; // what was not sent is not to be sent any more
+        isStopped = error != null; // what was not sent is dropped
         changed.signalAll();
       } finally {
         lock.unlock();
@@ -187,7 +187,7 @@ public final class FrameWriter extends ForeachWriter<byte[]> {
     }
   }
 
-  /** Whoever is the last to leave, Spark's thread or the sender, frees the memory. */
+  /** The last of the two to stop, Spark's thread or the sender, frees the memory. */
   private void leave() {
     if (users.decrementAndGet() == 0) {
       filling.close();
@@ -229,7 +229,7 @@ public final class FrameWriter extends ForeachWriter<byte[]> {
     }
   }
 
-  /** Wait until there is something to send, and exchange the buffers; tell whether nothing will follow. */
+  /** Wait until there is something to send, and exchange the buffers; return whether nothing will follow. */
   private boolean take(boolean isRealTime, long frameNanos) throws InterruptedException {
     lock.lock();
     try {
@@ -262,7 +262,7 @@ public final class FrameWriter extends ForeachWriter<byte[]> {
     }
   }
 
-  /** What the server refuses: to send it again would not help. */
+  /** A frame that the server refuses: a retry would not help. */
   public static final class RefusedException extends RuntimeException {
     RefusedException(String message) {
       super(message);
@@ -276,12 +276,13 @@ public final class FrameWriter extends ForeachWriter<byte[]> {
     }
   }
 
-  /** One partition's way to the server. */
+  /** One partition's connection to the server. */
   private static final class Connection {
     private final HttpClient client;
     private final URI uri;
     private final JsonNode target;
     private final long writer, epoch, patienceNanos;
+    private final String query;
     private final String attempt = UUID.randomUUID().toString();
     private final Marks marks; // of the parts of this frame so far
     private final List<Part> kept = new ArrayList<>(); // in order, of the frames that are not on disk yet
@@ -293,6 +294,7 @@ public final class FrameWriter extends ForeachWriter<byte[]> {
 
     Connection(JsonNode target, String token, long writer, long epoch, int places) {
       this.target = target;
+      query = target.get("query").asText();
       marks = new Marks(places);
       this.token = token;
       this.writer = writer;
@@ -326,7 +328,7 @@ public final class FrameWriter extends ForeachWriter<byte[]> {
       }
     }
 
-    /** Send a part, and wait for the answer; that to the end of a batch says that all of its frames are on disk. */
+    /** Send a part, and wait for the answer; at the end of a batch, it confirms that all of its frames are on disk. */
     void send(Frame sending, boolean isCommit, boolean isEnd) throws IOException, InterruptedException {
       marks.raise(sending.marks);
       newestMs = Math.max(newestMs, sending.newestMs);
@@ -350,12 +352,12 @@ public final class FrameWriter extends ForeachWriter<byte[]> {
       kept.add(newest);
       keptBytes += newest.size;
       if (keptBytes > KEPT_BYTES && !newest.isCommit) {
-        // A frame larger than what may be kept: should the server lose it, the query is started again.
+        // A frame larger than what may be kept: if the server loses it, the query is restarted.
         kept.replaceAll(Part::withoutBody);
       }
     }
 
-    /** Send a part, and before it those that the server turns out to have lost. */
+    /** Send a part, and before it those that the server has lost. */
     private void deliver(Part newest) throws IOException, InterruptedException {
       Deque<Part> due = new ArrayDeque<>(List.of(newest));
       while (!due.isEmpty()) {
@@ -365,12 +367,13 @@ public final class FrameWriter extends ForeachWriter<byte[]> {
           due = lost(next, newest, answer);
         } else {
           due.poll();
+          MatchOperator.Horizon.note(query, answer);
           forget(answer.path("stored").asLong(next.isCommit ? next.frame : stored));
         }
       }
     }
 
-    /** What has to be sent again to a server that misses what came before `refused`. */
+    /** Return the parts to send again to a server that has lost those before `refused`. */
     private Deque<Part> lost(Part refused, Part newest, JsonNode answer) {
       long stored = answer.path("stored").asLong(this.stored);
       Deque<Part> again = new ArrayDeque<>();
@@ -396,7 +399,7 @@ public final class FrameWriter extends ForeachWriter<byte[]> {
       }
     }
 
-    /** The answer to a part, waited for while the server is away: that it is taken, or that what was before it is lost. */
+    /** Wait for the answer to a part, also while the server is down: it is accepted, or earlier parts are lost. */
     private JsonNode answer(byte[] body) throws IOException, InterruptedException {
       long giveUp = 0;
       long delay = 50;
@@ -454,7 +457,7 @@ public final class FrameWriter extends ForeachWriter<byte[]> {
       return header;
     }
 
-    /** The pipeline's key may have been exchanged since the start; whether there is another one now. */
+    /** Read the pipeline's key again, which may have been replaced; return whether it was. */
     private boolean readTokenAgain() {
       String file = target.get("token_file").asText("");
       if (file.isEmpty()) {
@@ -470,7 +473,7 @@ public final class FrameWriter extends ForeachWriter<byte[]> {
       }
     }
 
-    /** The first key of a role in the lines of a key file, or else the first of an operator, as the server reads them. */
+    /** Return the first key of a role in a key file, or else the first of an operator, as the server reads them. */
     private static String keyOf(String wanted, List<String> lines) {
       String operators = null;
       for (String line : lines) {
@@ -492,7 +495,7 @@ public final class FrameWriter extends ForeachWriter<byte[]> {
       return operators;
     }
 
-    /** An answer, which is empty where something else than our server has sent it. */
+    /** Return an answer; empty if something else than our server has sent it. */
     private static JsonNode json(String body) {
       try {
         return JSON.readTree(body);

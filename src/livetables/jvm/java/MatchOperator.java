@@ -13,6 +13,7 @@ import java.lang.reflect.Field;
 import java.nio.ByteBuffer;
 import java.nio.charset.CharacterCodingException;
 import java.nio.charset.StandardCharsets;
+import java.time.Duration;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -22,15 +23,20 @@ import java.util.HashMap;
 import java.util.Iterator;
 import java.util.LinkedHashSet;
 import java.util.List;
+import java.util.Locale;
 import java.util.Map;
 import java.util.NoSuchElementException;
 import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.regex.Pattern;
 import org.apache.kafka.clients.consumer.ConsumerInterceptor;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.ConsumerRecords;
+import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.consumer.OffsetAndMetadata;
+import org.apache.kafka.common.KafkaException;
 import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.spark.sql.Column;
 import org.apache.spark.sql.Dataset;
 import org.apache.spark.sql.Encoders;
@@ -47,6 +53,7 @@ import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.connector.read.ScanBuilder;
 import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
 import org.apache.spark.sql.functions;
+import org.apache.spark.sql.streaming.ExpiredTimerInfo;
 import org.apache.spark.sql.streaming.MapState;
 import org.apache.spark.sql.streaming.OutputMode;
 import org.apache.spark.sql.streaming.StatefulProcessor;
@@ -69,6 +76,10 @@ import scala.jdk.javaapi.CollectionConverters;
  * operator once per record in real time, and once per key and batch in micro-batches: each record is handled on its own,
  * so both give the same. State knows a record by its id, which is its Kafka partition and offset.
  *
+ * <p>Where a table does not keep all records, the server alone knows how far back it goes, and tells the writers. Older
+ * records leave the state when their key is read, or else once in a while, by a timer. What they still make until then the
+ * server does not take.
+ *
  * <p>An event begins with a byte (1 if it is the last part of its record), the table, the scope, and the record: id,
  * time, length of its values, values. Entries follow, each with a byte for its kind:
  *
@@ -90,12 +101,21 @@ public final class MatchOperator extends StatefulProcessor<String, byte[], byte[
 
   private static final ObjectMapper JSON = new ObjectMapper();
 
+  /** Options of the source: an option of Spark's, and one of ours. */
+  private static final String RECORDS_MAX = "maxOffsetsPerTrigger", BYTES_MAX = "livetables.maxBytesPerTrigger";
+
   /** Records without a key meet nobody: they are only spread over the partitions. */
   private static final int SPREAD = 64;
   private static final char NO_KEY = '-';
 
   private final String planJson;
+  private final String query; // by which its writers have noted how far back tables go
 
+  private transient String[] names; // of tables
+  private transient boolean isLimited; // whether a table does not keep all its records
+  private transient long sweepMs;
+  private transient ValueState<Long> sweep; // when the key at hand is looked at again, for records that are too old
+  private transient Map<String, Horizon> horizons; // by table, for the key at hand
   private transient int[] ownScopes; // by table: that in which a record is emitted as a row of its table
   private transient View[][] asLeft; // by scope and table
   private transient View[][] asRight;
@@ -107,8 +127,9 @@ public final class MatchOperator extends StatefulProcessor<String, byte[], byte[
   private transient Event event;
   private int tables;
 
-  public MatchOperator(String planJson) {
+  public MatchOperator(String planJson, String query) {
     this.planJson = planJson;
+    this.query = query;
   }
 
   /** Parse what was read for a table, with the columns _id, ts and value. */
@@ -124,13 +145,14 @@ public final class MatchOperator extends StatefulProcessor<String, byte[], byte[
         functions.udf(many, DataTypes.createArrayType(DataTypes.BinaryType)).apply(columns)).as("record"));
   }
 
-  /** The events of the records of all tables. */
-  public static Dataset<byte[]> events(Dataset<Row> records, String planJson) {
+  /** The events of the records of all tables, of the query of this name. */
+  public static Dataset<byte[]> events(Dataset<Row> records, String planJson, String query) {
+    TimeMode timers = parsed(planJson).get("sweep_seconds").asLong() > 0 ? TimeMode.ProcessingTime() : TimeMode.None();
     UDF1<byte[], String> key = new Keys(planJson)::key;
     return records
         .groupBy(functions.udf(key, DataTypes.StringType).apply(functions.col("record")).as("key"))
         .as(Encoders.STRING(), Encoders.BINARY())
-        .transformWithState(new MatchOperator(planJson), TimeMode.None(), OutputMode.Update(), Encoders.BINARY());
+        .transformWithState(new MatchOperator(planJson, query), timers, OutputMode.Update(), Encoders.BINARY());
   }
 
   /** What is made of a value of a table, for those who want to know it without a query. */
@@ -153,9 +175,16 @@ public final class MatchOperator extends StatefulProcessor<String, byte[], byte[
   public void init(OutputMode outputMode, TimeMode timeMode) {
     JsonNode plan = parsed(planJson);
     tables = plan.get("tables").size();
+    names = new String[tables];
     ownScopes = new int[tables];
     for (int table = 0; table < tables; table++) {
+      names[table] = plan.get("tables").get(table).get("name").asText();
       ownScopes[table] = scopes(plan, table)[0];
+    }
+    sweepMs = plan.get("sweep_seconds").asLong() * 1000;
+    isLimited = sweepMs > 0;
+    if (isLimited) {
+      sweep = getHandle().getValueState("sweep", Encoders.LONG(), TTLConfig.NONE());
     }
     int scopes = Math.max(1, plan.get("scopes").size());
     asLeft = new View[scopes * tables][];
@@ -191,9 +220,11 @@ public final class MatchOperator extends StatefulProcessor<String, byte[], byte[
   @Override
   public scala.collection.Iterator<byte[]> handleInputRows(
       String key, scala.collection.Iterator<byte[]> records, TimerValues timers) {
-    Arrays.fill(cached, null);
-    Arrays.fill(isLatestRead, false);
+    begin();
     boolean hasKey = key.charAt(0) != NO_KEY;
+    if (isLimited && hasKey && !sweep.exists()) {
+      sweepAgain();
+    }
     return CollectionConverters.asScala(new Iterator<byte[]>() {
       @Override
       public boolean hasNext() {
@@ -211,6 +242,37 @@ public final class MatchOperator extends StatefulProcessor<String, byte[], byte[
         return event.parts.poll();
       }
     });
+  }
+
+  /** Remove the records of a key that are too old, for none of the key may ever come again. */
+  @Override
+  public scala.collection.Iterator<byte[]> handleExpiredTimer(
+      String key, TimerValues timers, ExpiredTimerInfo expired) {
+    begin();
+    boolean isEmpty = true;
+    for (int table = 0; table < tables; table++) {
+      isEmpty &= rows[table] == null || kept(table).isEmpty();
+      isEmpty &= latest[table] == null || latest(table) == null;
+    }
+    if (isEmpty) {
+      sweep.clear();
+    } else {
+      sweepAgain();
+    }
+    return CollectionConverters.asScala(List.<byte[]>of().iterator());
+  }
+
+  private void sweepAgain() {
+    long due = System.currentTimeMillis() + sweepMs;
+    getHandle().registerTimer(due);
+    sweep.update(due);
+  }
+
+  /** Begin with another key. */
+  private void begin() {
+    Arrays.fill(cached, null);
+    Arrays.fill(isLatestRead, false);
+    horizons = isLimited ? Horizon.of(query) : Map.of();
   }
 
   private void handle(boolean hasKey, ByteBuffer record) {
@@ -342,10 +404,15 @@ public final class MatchOperator extends StatefulProcessor<String, byte[], byte[
   private List<Kept> kept(int table) {
     if (cached[table] == null) {
       List<Kept> found = new ArrayList<>();
+      List<Kept> old = new ArrayList<>();
       scala.collection.Iterator<Tuple2<Long, byte[]>> state = rows[table].iterator();
       while (state.hasNext()) {
         Tuple2<Long, byte[]> entry = state.next();
-        found.add(Kept.unpacked(entry._1(), entry._2()));
+        Kept record = Kept.unpacked(entry._1(), entry._2());
+        (isTooOld(table, record) ? old : found).add(record);
+      }
+      for (Kept record : old) {
+        rows[table].removeKey(record.id);
       }
       cached[table] = found;
     }
@@ -359,12 +426,24 @@ public final class MatchOperator extends StatefulProcessor<String, byte[], byte[
       cachedLatest[table] = packed == null
           ? null
           : Kept.unpacked(ByteBuffer.wrap(packed).getLong(), Arrays.copyOfRange(packed, Long.BYTES, packed.length));
+      if (cachedLatest[table] != null && isTooOld(table, cachedLatest[table])) {
+        latest[table].clear();
+        cachedLatest[table] = null;
+      }
       isLatestRead[table] = true;
     }
     return cachedLatest[table];
   }
 
+  private boolean isTooOld(int table, Kept record) {
+    Horizon horizon = horizons.get(names[table]);
+    return horizon != null && horizon.reaches(record);
+  }
+
   private void keep(int table, Kept record) {
+    if (isTooOld(table, record)) {
+      return;
+    }
     if (rows[table] != null) {
       rows[table].updateValue(record.id, record.packed());
       if (cached[table] != null) {
@@ -394,6 +473,35 @@ public final class MatchOperator extends StatefulProcessor<String, byte[], byte[
     View[] more = Arrays.copyOf(views, views.length + 1);
     more[views.length] = view;
     return more;
+  }
+
+  /** The newest record of a table that is not kept, as the server has told it. It only moves forward. */
+  record Horizon(long time, long id) {
+    private static final int QUERIES_MAX = 64;
+    private static final Map<String, Map<String, Horizon>> KNOWN = new ConcurrentHashMap<>(); // by query and table
+
+    /** Note how far back the tables of a query go, by the answer to a frame. */
+    static void note(String query, JsonNode answer) {
+      JsonNode told = answer.path("horizons");
+      if (told.isEmpty()) {
+        return;
+      }
+      Map<String, Horizon> horizons = new HashMap<>();
+      told.fields().forEachRemaining(each ->
+          horizons.put(each.getKey(), new Horizon(each.getValue().get(0).asLong(), each.getValue().get(1).asLong())));
+      if (KNOWN.size() >= QUERIES_MAX) {
+        KNOWN.clear(); // of queries that have ended; the others are told again
+      }
+      KNOWN.put(query, horizons);
+    }
+
+    static Map<String, Horizon> of(String query) {
+      return KNOWN.getOrDefault(query, Map.of());
+    }
+
+    boolean reaches(Kept record) {
+      return record.time != time ? record.time < time : record.id <= id;
+    }
   }
 
   enum Join { INNER, LEFT, NATURAL, ASOF }
@@ -984,8 +1092,78 @@ public final class MatchOperator extends StatefulProcessor<String, byte[], byte[
 
     @Override
     public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
-      Scan scan = ((SupportsRead) table).newScanBuilder(options).build();
+      Scan scan = ((SupportsRead) table).newScanBuilder(bounded(options)).build();
       return () -> new Topic(scan);
+    }
+
+    /** Spark's source bounds a batch by records alone: here are as many as the bytes of a batch are enough for. */
+    private static CaseInsensitiveStringMap bounded(CaseInsensitiveStringMap options) {
+      if (!options.containsKey(RECORDS_MAX) || !options.containsKey(BYTES_MAX)) {
+        return options;
+      }
+      long bytes = Math.max(1, new Sizes(options).largest());
+      long records = Math.max(1, options.getLong(BYTES_MAX, 0) / bytes);
+      Map<String, String> fewer = new HashMap<>(options.asCaseSensitiveMap());
+      fewer.keySet().removeIf(RECORDS_MAX::equalsIgnoreCase);
+      fewer.put(RECORDS_MAX, String.valueOf(Math.min(records, options.getLong(RECORDS_MAX, 0))));
+      return new CaseInsensitiveStringMap(fewer);
+    }
+  }
+
+  /**
+   * How large the records of a topic are, by a few of them at some places of it. A topic that cannot be read now is left
+   * to Spark, which reports it.
+   */
+  private static final class Sizes {
+    private static final int PLACES = 16, RECORDS = 20;
+    private static final Duration PATIENCE = Duration.ofSeconds(5);
+
+    private final String topic;
+    private final Map<String, Object> properties = new HashMap<>();
+
+    Sizes(CaseInsensitiveStringMap options) {
+      topic = options.get("subscribe");
+      options.asCaseSensitiveMap().forEach((name, value) -> {
+        if (name.toLowerCase(Locale.ROOT).startsWith("kafka.")) {
+          properties.put(name.substring("kafka.".length()), value);
+        }
+      });
+      properties.put("enable.auto.commit", "false");
+      properties.put("max.poll.records", String.valueOf(RECORDS));
+      properties.put("max.partition.fetch.bytes", String.valueOf(64 * 1024)); // or one record, if it is larger
+      properties.put("default.api.timeout.ms", String.valueOf(PATIENCE.toMillis()));
+    }
+
+    /** The mean size of a record at the place where it is the largest; 0 if there are no records. */
+    long largest() {
+      ByteArrayDeserializer bytes = new ByteArrayDeserializer();
+      try (KafkaConsumer<byte[], byte[]> consumer = new KafkaConsumer<>(properties, bytes, bytes)) {
+        List<TopicPartition> partitions = new ArrayList<>();
+        consumer.partitionsFor(topic).forEach(each -> partitions.add(new TopicPartition(topic, each.partition())));
+        Map<TopicPartition, Long> first = consumer.beginningOffsets(partitions);
+        Map<TopicPartition, Long> end = consumer.endOffsets(partitions);
+        partitions.removeIf(each -> end.get(each) <= first.get(each));
+        long giveUp = System.nanoTime() + PATIENCE.toNanos();
+        long largest = 0;
+        for (int place = 0; place < PLACES && !partitions.isEmpty() && System.nanoTime() < giveUp; place++) {
+          TopicPartition partition = partitions.get(place % partitions.size());
+          long there = end.get(partition) - first.get(partition);
+          consumer.assign(List.of(partition));
+          consumer.seek(partition, first.get(partition) + Math.min(there - 1, there * place / PLACES));
+          largest = Math.max(largest, mean(consumer.poll(Duration.ofSeconds(1))));
+        }
+        return largest;
+      } catch (KafkaException unreadable) {
+        return 0;
+      }
+    }
+
+    private static long mean(ConsumerRecords<byte[], byte[]> records) {
+      long bytes = 0;
+      for (ConsumerRecord<byte[], byte[]> record : records) {
+        bytes += Math.max(0, record.serializedKeySize()) + Math.max(0, record.serializedValueSize());
+      }
+      return records.isEmpty() ? 0 : bytes / records.count();
     }
   }
 

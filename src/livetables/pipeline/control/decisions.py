@@ -1,11 +1,11 @@
-"""Control messages from their arrival to their outcome: what is wanted now, and what becomes of each message."""
+"""Control messages from their arrival to their outcome: what is wanted now, and the outcome of each message."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 
-from livetables.kafka.topics import ControlRecord
+from livetables.kafka.topics import ControlRecord, in_order
 from livetables.model.control_message import ControlMessage, Unreadable, parse
 from livetables.model.spec import record_id
 from livetables.pipeline.control.resolve import (
@@ -26,6 +26,12 @@ from livetables.pipeline.reporting import status
 from livetables.pipeline.reporting.status_tables import StatusTables
 
 IGNORED_SHOWN_MAX = 5  # names of unknown fields
+# `control_raw` has the newest messages, and of older ones those without which a restart would find another state.
+MESSAGES_MAX = 10_000
+MESSAGES_MORE = 1_000  # that may come before the oldest are removed
+CHANGES_MIN = 50  # of older messages that have changed something, for a rollback
+OWN_COLUMNS = {"_id", "ts", "partition", "offset", "raw", "outcome", "why", "generation", "decided"}  # of a message
+NO_EFFECT: tuple[Outcome, ...] = ("rejected", "failed")
 
 
 class Decisions:
@@ -38,7 +44,7 @@ class Decisions:
     def __init__(self, resolver: Resolver, tables: StatusTables) -> None:
         self.settled = self.wanted = Wanted.by(resolver.spec)  # what was applied last, and what is wanted since
         self.last_applied: datetime | None = None
-        self.notice = ""  # what went wrong last
+        self.notice = ""  # the last problem
         self.undecided: list[ControlRecord] = []
         self._resolver = resolver
         self._tables = tables
@@ -46,10 +52,10 @@ class Decisions:
         self._is_restoring = False
         self._ids: dict[str, ControlRecord] = {}  # of messages, with the first that had it
         self._others: set[str] = set()  # systems that share the control topic, as far as they are known
-        self._waiting: dict[int, Outcome] = {}  # by the record's id: what it becomes if all goes well
+        self._waiting: dict[int, Outcome] = {}  # by the record's id: its outcome if the build succeeds
 
     def restore(self, records: Sequence[ControlRecord]) -> None:
-        """Take over what became of the messages on the topic; those of which it is not known are undecided."""
+        """Restore the outcomes of the messages on the topic; those without one are undecided."""
         known = {_id(record): decided for record in records if (decided := self._decided_before(record))}
         self._ids = {}
         repeated = {_id(record) for record in records if self._first_of(record, parse(record.value)) is not record}
@@ -57,7 +63,7 @@ class Decisions:
         restored = self._resolver.restored(each for place, each in known.items() if place not in repeated)
         self.settled, self.wanted = restored.applied, restored.state.wanted
         self.last_applied = next((row["lastApplied"] for row in self._tables.rows("orchestrator_status")), None)
-        self.undecided = [record for record in records if _id(record) not in known]
+        self.undecided = self._undecided(records, known)
         self._previous = restored.state.previous
         self._is_restoring = True
         counted = [place for place in known if place not in repeated]
@@ -110,8 +116,9 @@ class Decisions:
         return plan
 
     def decided(self) -> None:
-        """Remove the first undecided message: it is done with."""
+        """Remove the first undecided message: it is settled."""
         del self.undecided[0]
+        self._remove_oldest()
         self._is_restoring = self._is_restoring and bool(self.undecided)
 
     def discarded(self, generation: str) -> None:
@@ -135,21 +142,55 @@ class Decisions:
     def failed(self, outcome: Outcome, reason: str) -> None:
         """Settle what waits: what was wanted failed, and what was applied last is wanted again."""
         for message, hoped in self._waiting.items():
-            why = reason if hoped == "applied" else f"the message that it went into did not come to be live: {reason}"
+            why = reason if hoped == "applied" else f"the message that includes it failed: {reason}"
             self._settle(message, outcome, why)
         self._waiting = {}
         self.wanted = self.settled
         self.notice = f"{outcome}: {reason}"
         log_event(outcome, why=reason)
 
-    def _decided_before(self, record: ControlRecord) -> Decided | None:
-        """Return what became of a message before the start. A topic created again may have another at its place."""
+    def _undecided(self, records: Sequence[ControlRecord], known: Container[int]) -> list[ControlRecord]:
+        """Return the messages that are to be decided on. One without a row before one that has a row was removed."""
+        last = {record.partition: record.offset for record in records if self._has_row(record)}
+        return [
+            record
+            for record in records
+            if _id(record) not in known
+            and (self._has_row(record) or record.offset > last.get(record.partition, record.offset - 1))
+        ]
+
+    def _remove_oldest(self) -> None:
+        """Remove the rows of the oldest messages, as far as a restart finds the same state without them."""
+        rows = {row["_id"]: row for row in self._tables.rows("control_raw")}
+        if len(rows) <= MESSAGES_MAX + MESSAGES_MORE:
+            return
+        order = [_id(record) for record in in_order(map(_record_of, rows.values()))]
+        old = [each for each in order[:-MESSAGES_MAX] if rows[each]["outcome"] and each not in self._waiting]
+        needed = _needed([rows[each] for each in order], old)
+        for removed in (set(old) - needed, {each for each in old if rows[each]["outcome"] in NO_EFFECT}):
+            left = [each for each in order if each not in removed]
+            if self._restored(rows[each] for each in left) == self._restored(rows[each] for each in order):
+                self._tables.keep_only("control_raw", left)
+                return
+
+    def _restored(self, rows: Iterable[status.Row]) -> tuple[Wanted, ControlState, list[int]]:
+        """Return what a restart would make of these rows: what was applied, what is wanted, and which messages wait."""
+        settled = [row for row in rows if row["outcome"]]
+        restored = self._resolver.restored(self._decided_as(row, parse((row["raw"] or "").encode())) for row in settled)
+        return restored.applied, restored.state, [settled[place]["_id"] for place in restored.waiting]
+
+    def _has_row(self, record: ControlRecord) -> bool:
         row = self._tables.row("control_raw", _id(record))
-        if not row or row["ts"] != record.timestamp or row["raw"] != status.readable(record.value):
+        return row is not None and row["ts"] == record.timestamp and row["raw"] == status.readable(record.value)
+
+    def _decided_before(self, record: ControlRecord) -> Decided | None:
+        """Return the outcome that a message got before the start. A topic created again may have another there."""
+        row = self._tables.row("control_raw", _id(record))
+        if not row or not self._has_row(record) or row["outcome"] is None:
             return None
-        if row["outcome"] is None:
-            return None
-        message = parse(record.value)
+        return self._decided_as(row, parse(record.value))
+
+    def _decided_as(self, row: status.Row, message: ControlMessage | Unreadable) -> Decided:
         is_rollback = isinstance(message, ControlMessage) and message.rollback
         generation = self._tables.row("generations", row["generation"]) if is_rollback else None
         wanted = status.pointed_by(generation, self._resolver.spec) if generation else None
@@ -209,13 +250,32 @@ class Decisions:
 
 
 def _shown(names: Sequence[str]) -> str:
-    """Name fields that a stranger has named: not all, and not at any length."""
+    """Return names of fields from outside, limited in number and length."""
     more = ["..."] if len(names) > IGNORED_SHOWN_MAX else []
     return ", ".join([*(ascii(name)[:80] for name in names[:IGNORED_SHOWN_MAX]), *more])
 
 
 def _id(record: ControlRecord) -> int:
     return record_id(record.partition, record.offset)
+
+
+def _needed(rows: Sequence[status.Row], old: Sequence[int]) -> set[int]:
+    """Return the old messages that were the last to ask for something, and the last that changed something."""
+    last: set[int] = set()
+    asked: set[str] = set()
+    for row in reversed(rows):
+        asks = {field for field, value in row.items() if value is not None} - OWN_COLUMNS
+        if row["outcome"] not in NO_EFFECT and asks - asked:
+            asked |= asks
+            last.add(row["_id"])
+    is_old = set(old)
+    applied = [row["_id"] for row in rows if row["outcome"] == "applied" and row["_id"] in is_old]
+    return (last & is_old) | set(applied[-CHANGES_MIN:])
+
+
+def _record_of(row: status.Row) -> ControlRecord:
+    """Return the record of a row, as far as its order needs it."""
+    return ControlRecord(row["partition"], row["offset"], row["ts"], None)
 
 
 def _place(record: ControlRecord) -> str:

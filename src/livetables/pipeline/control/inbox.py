@@ -13,7 +13,7 @@ from livetables.kafka.topics import ControlRecord, ControlTopic, in_order
 from livetables.model.control_message import ID_FIELD, SYSTEM_FIELD
 from livetables.model.errors import RequestError, SinkError, TopicError
 from livetables.model.wire import ControlRequest, Receipt
-from livetables.pipeline.server_client import FlightSink
+from livetables.pipeline.table_server import ControlRequests
 
 READ_SECONDS = 5.0
 AFTER_ERROR_SECONDS = 1.0
@@ -75,10 +75,10 @@ class Inbox:
 class ControlPublisher:
     """Publisher of the control messages that clients send to the server, on a thread of its own."""
 
-    def __init__(self, topic: ControlTopic, sink: FlightSink, system: str) -> None:
-        """`system` goes with each message: whoever else reads the topic knows for whom it is."""
+    def __init__(self, topic: ControlTopic, server: ControlRequests, system: str) -> None:
+        """`system` is added to each message: other readers of the topic see for which system it is."""
         self._topic = topic
-        self._sink = sink
+        self._server = server
         self._system = system
         self._published_before: OrderedDict[str, Receipt] = OrderedDict()  # by the message's id
         self._stopping = threading.Event()
@@ -89,16 +89,16 @@ class ControlPublisher:
 
     def stop(self) -> None:
         self._stopping.set()
-        self._sink.close()
+        self._server.close()
         self._thread.join(READ_SECONDS)
 
     def _serve(self) -> None:
         while not self._stopping.is_set():
             try:
-                for request in self._sink.control_requests(READ_SECONDS):
-                    self._sink.control_settled(request.request_id, self._published(request))
+                for request in self._server.control_requests(READ_SECONDS):
+                    self._server.control_settled(request.request_id, self._published(request))
             except SinkError as error:
-                log.debug("%s", error.problem)  # the server reports it to whoever waits for the answer
+                log.debug("%s", error.problem)  # the server reports it to the client that waits
                 self._stopping.wait(AFTER_ERROR_SECONDS)
 
     def _published(self, request: ControlRequest) -> Receipt | RequestError:

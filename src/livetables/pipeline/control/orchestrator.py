@@ -18,7 +18,8 @@ from livetables.pipeline.control.decisions import Decisions
 from livetables.pipeline.control.inbox import Inbox
 from livetables.pipeline.control.resolve import Discard, Outcome, Resolver, Rollback
 from livetables.pipeline.control.system import system_of
-from livetables.pipeline.generations.generation import NAME, GenerationContext, RunningGeneration
+from livetables.pipeline.generations.context import NAME, GenerationContext
+from livetables.pipeline.generations.generation import RunningGeneration
 from livetables.pipeline.generations.state import ENDED, Event, to_retire
 from livetables.pipeline.generations.supervision import RunningGenerations, Supervision
 from livetables.pipeline.generations.wanted import Wanted
@@ -26,11 +27,11 @@ from livetables.pipeline.log import log_event
 from livetables.pipeline.reporting import status
 from livetables.pipeline.reporting.reporter import Reporter
 from livetables.pipeline.reporting.status_tables import StatusTables
-from livetables.pipeline.server_client import FencedError, FlightSink, NoAnswerError, StoredGeneration
+from livetables.pipeline.table_server import FencedError, NoAnswerError, StoredGeneration, TableServer
 
 ROUND_SECONDS = 0.2
-ROUND_SECONDS_BUILDING = 0.05  # while somebody waits for a build
-UNDECIDED_SECONDS_MAX = 30.0  # for a topic that cannot be read now, unless Kafka as a whole is away
+ROUND_SECONDS_BUILDING = 0.05  # while clients wait for a build
+UNDECIDED_SECONDS_MAX = 30.0  # for a topic that cannot be read now, unless Kafka as a whole is down
 SWEEP_SECONDS = 30.0
 LIST_SECONDS = 10.0
 TOPICS_MAX = 5_000  # that people can choose from
@@ -44,29 +45,29 @@ class Orchestrator:
     def __init__(
         self,
         context: GenerationContext,
-        sink: FlightSink,
+        server: TableServer,
         topics: KafkaTopics,
         inbox: Inbox,
         notify: Callable[[str], None],
     ) -> None:
         self._context = context
         self._spec = context.config.spec
-        self._sink = sink
+        self._server = server
         self._topics = topics
         self._inbox = inbox
-        self._tables = StatusTables(sink, self._spec)
+        self._tables = StatusTables(server, self._spec)
         control = context.config.control
         # On another cluster, a topic of that name is like any other.
         self._control_topic = control.topic if control.kafka is None else None
         resolver = Resolver(self._spec, self._control_topic, control.topics, control.system, system_of(context.config))
         self._decisions = Decisions(resolver, self._tables)
         self._running = RunningGenerations()
-        self._supervision = Supervision(self._running, topics, sink)
+        self._supervision = Supervision(self._running, topics, server)
         ui = context.spark.sparkContext.uiWebUrl
-        self._reporter = Reporter(self._running, self._decisions, self._tables, sink, notify, ui)
+        self._reporter = Reporter(self._running, self._decisions, self._tables, server, notify, ui)
         self._left_over: StoredGeneration | None = None  # published before the start, and not resumed
         self._left_over_lost = 0  # records of it that its successor does not have
-        self._kept: dict[str, Wanted] = {}  # generations that stay until somebody says otherwise, oldest first
+        self._kept: dict[str, Wanted] = {}  # generations that stay until they are discarded, oldest first
         self._last_number = 0  # of a generation
         self._hampered: dict[str, LivetablesError] = {}  # by step
         self._builds_failed = 0  # in a row
@@ -76,7 +77,7 @@ class Orchestrator:
     def run(self, stop: threading.Event) -> None:
         """Take messages, watch over what runs, build, retire and report, until `stop` is set.
 
-        Any step may find Kafka or the server away. It is then made again in the next round, and the others go on.
+        A step fails while Kafka or the server is down. It is retried in the next round, and the others continue.
         """
         steps = (
             self._take_messages,
@@ -93,7 +94,7 @@ class Orchestrator:
                     step()
                     self._hampered.pop(name, None)
                 except FencedError:
-                    raise  # another pipeline has taken over: nothing that this one does counts any more
+                    raise  # another pipeline has taken over: this one must not change anything
                 except LivetablesError as error:
                     if name not in self._hampered:
                         log_event("hampered", step=name, problem=error.problem)
@@ -107,12 +108,12 @@ class Orchestrator:
     # What was there before the start
 
     def resume(self) -> None:
-        """Restore what is wanted from the control topic, and clear away what earlier generations left."""
+        """Restore what is wanted from the control topic, and remove what earlier generations left."""
         self._undecided_since = time.monotonic()
         if not self._context.pipeline_number:
-            self._context.pipeline_number = self._sink.start_pipeline()
+            self._context.pipeline_number = self._server.start_pipeline()
         self._tables.load()
-        stored = {each.name: each for each in self._sink.generations() if NAME.fullmatch(each.name)}
+        stored = {each.name: each for each in self._server.generations() if NAME.fullmatch(each.name)}
         self._left_over = next((each for each in stored.values() if each.published), None)
         self._decisions.restore(self._inbox.history())
         kept = {self._left_over.name} if self._left_over else set()
@@ -139,7 +140,7 @@ class Orchestrator:
         self._reporter.report_waiting(self._left_over.name if self._left_over else None, problem)
 
     def _adopt(self, left_over: StoredGeneration) -> None:
-        """Resume what was live before the start, if its checkpoint is there and the configuration fits it."""
+        """Resume what was live before the start, if its checkpoint exists and matches the configuration."""
         if left_over.positions and not self._context.checkpoints.exists(left_over.name):
             return
         for wanted in (self._decisions.settled, self._decisions.wanted):
@@ -187,7 +188,7 @@ class Orchestrator:
             self._reporter.is_due_now()
 
     def _advance(self) -> None:
-        """Bring what is live nearer to what is wanted."""
+        """Advance from what is live to what is wanted: adopt, build or dismiss a build."""
         if self._decisions.undecided:
             return
         running, wanted = self._running, self._decisions.wanted
@@ -195,9 +196,9 @@ class Orchestrator:
         if running.live is None and running.build is None and self._left_over and is_due:
             self._adopt(self._left_over)
         live = running.live
-        is_right = live and live.wanted == wanted and (live.is_held or not live.outdated)
-        if running.build and (is_right or running.build.wanted != wanted or running.build.outdated):
-            why = running.build.outdated or "something else is wanted now"
+        is_right = live and live.wanted == wanted and (live.is_held or not live.health.outdated)
+        if running.build and (is_right or running.build.wanted != wanted or running.build.health.outdated):
+            why = running.build.health.outdated or "something else is wanted now"
             self._end(running.build, "dismissed", why)
             running.build = None
         if running.build:
@@ -209,7 +210,7 @@ class Orchestrator:
             self._begin_build(wanted)
 
     def _retire(self) -> None:
-        """Remove old generations when it is time, or when they are of no use any more."""
+        """Remove old generations when their time is over, or when they cannot be used any more."""
         if self._left_over and self._running.live:
             name = self._left_over.name
             if self._left_over_lost:
@@ -222,14 +223,14 @@ class Orchestrator:
         lingering = self._running.lingering
         due = to_retire([(each, each.since) for each in lingering], time.monotonic(), self._context.config.generations)
         for generation in list(lingering):
-            useless = generation.outdated or (generation.problem if generation.has_failed() else None)
-            if (generation in due or useless) and generation.lost:
+            health, is_useless = generation.health, generation.next_step() in ("give_up", "replace")
+            if (generation in due or is_useless) and generation.lost:
                 generation.stop()
-                generation.move("kept")
+                generation.move("kept_for_its_records")
                 self._keep(generation.name, generation.wanted, generation.lost)
                 lingering.remove(generation)
-            elif generation in due or useless:
-                self._end(generation, "dismissed", useless)
+            elif generation in due or is_useless:
+                self._end(generation, "dismissed", (health.outdated or health.problem) if is_useless else None)
                 lingering.remove(generation)
         if time.monotonic() >= self._sweep_due:
             self._sweep_due = time.monotonic() + SWEEP_SECONDS
@@ -242,7 +243,7 @@ class Orchestrator:
         self._list_due = time.monotonic() + LIST_SECONDS
         try:
             names = set(self._topics.names()[:TOPICS_MAX]) - {self._control_topic}
-        except TopicError:  # the other steps report it if Kafka is away
+        except TopicError:  # the other steps report it if Kafka is down
             return
         for name in sorted(names):
             self._tables.set("kafka_topics", {"topic": name})
@@ -265,22 +266,23 @@ class Orchestrator:
         self._last_number += 1
         name = f"g{self._last_number}-{self._fingerprint(wanted, topics)}"
         build = self._running.build = RunningGeneration(self._context, name, wanted, topics)
-        log_event("build", generation=name, **status.pointed_to(wanted, self._spec), records=build.records_to_read)
+        to_read = build.progress.records_to_read
+        log_event("build", generation=name, **status.pointed_to(wanted, self._spec), records=to_read)
         self._reporter.is_due_now()
         self._supervision.start(build)
 
     def _advance_build(self, build: RunningGeneration) -> None:
-        if build.state == "building" and build.has_query:
+        if build.state == "building" and build.health.has_query:
             build.move("query_started")
-        if build.has_failed():
-            self._build_failed("failed", build.problem or "its query ends again and again")
+        if build.next_step() == "give_up":
+            self._build_failed("failed", build.health.problem or "its query ends again and again")
             return
         seconds = build.age_seconds
         if build.mode == "real_time" and not build.has_read_all:
             self._supervision.count()
-        if build.has_query and build.has_read_all:
-            self._supervision.look()  # and change to real time, where it takes over when it follows its topics
-        read, to_read = build.records_read, build.records_to_read
+        if build.health.has_query and build.has_read_all:
+            self._supervision.look()  # which changes it to real time; it takes over when it follows its topics
+        read, to_read = build.records_read, build.progress.records_to_read
         if build.has_read_all and build.mode == "real_time" and build.is_working():
             if not build.is_following and seconds < self._context.config.generations.switch_after_seconds:
                 return
@@ -290,14 +292,16 @@ class Orchestrator:
             build.is_working()
             and read > 0
             and seconds >= self._context.config.generations.switch_after_seconds
-            and not (self._running.live or self._left_over)  # what is complete stays until what is next is so too
+            and not (
+                self._running.live or self._left_over
+            )  # a complete generation is never replaced by an incomplete one
         ):
             why = f"after {seconds:.0f} s it takes over with {read:,} of {to_read:,} records read"
         else:
             return
-        stored = self._supervision.count()  # it is reported as live with its rows, not some seconds before them
+        stored = self._supervision.count()  # so that it is reported as live with its rows, not some seconds before them
         if self._running.live and build.name in stored:
-            letters = self._sink.dead_letters(build.name)
+            letters = self._server.dead_letters(build.name)
             if misfit := build.misfit(self._running.live.wanted, letters, stored[build.name].rows):
                 self._build_failed("rejected", misfit)
                 return
@@ -310,7 +314,7 @@ class Orchestrator:
     def _build_failed(self, outcome: Outcome, reason: str) -> None:
         """Remove the pieces of a build, if it has any, and go back to what was applied last."""
         if self._running.build:
-            self._end(self._running.build, "query_died", reason)
+            self._end(self._running.build, "build_failed", reason)
             self._running.build = None
         self._decisions.failed(outcome, reason)
         self._builds_failed += 1
@@ -327,19 +331,19 @@ class Orchestrator:
             self._kept.pop(target.name, None)
             self._take_over(target, "a control message went back to it", lost)
         else:
-            self._decisions.failed("failed", target.outdated or "")
+            self._decisions.failed("failed", target.health.outdated or "")
 
     def _lost_to(self, successor: RunningGeneration) -> str:
         """Return in a sentence the records that are shown and that neither Kafka nor the successor has, if any.
 
-        The server has it in writing before the switch, so that a crash right after it does not remove the only copy.
+        The server stores their number before the switch, so that a crash right after it does not remove the only copy.
         """
         live, left_over = self._running.live, self._left_over
         before = live or left_over
         if before is None or before.name == successor.name:
             return ""
         try:
-            lost = self._sink.lost_records(before.name, successor.name, successor.ends_for(live))
+            lost = self._server.lost_records(before.name, successor.name, successor.ends_for(live))
         except NoAnswerError:
             raise
         except SinkError:  # the server has lost one of the two
@@ -372,28 +376,28 @@ class Orchestrator:
         self._decisions.discarded(name)
 
     def _woken(self, name: str) -> RunningGeneration:
-        """Return a generation that was kept, to go on where it was if it can, and else to be shown as it is."""
+        """Return a kept generation, to be continued where it was if possible, and else to be shown as it is."""
         wanted = self._kept[name]
         topics = self._looked_at(wanted)
         known = {} if isinstance(topics, str) else topics
         woken = RunningGeneration(self._context, name, wanted, known, "kept")
         woken.is_held = True
         if isinstance(topics, str):
-            woken.outdated = topics
+            woken.mark_outdated(topics)
         elif not name.endswith(f"-{self._fingerprint(wanted, topics)}"):
-            woken.outdated = f"{name} was built with another configuration, or its topics were created again since"
+            woken.mark_outdated(f"{name} was built with another configuration, or its topics were created again since")
         elif not self._context.checkpoints.exists(name):
-            woken.outdated = f"the checkpoint of {name} is gone"
+            woken.mark_outdated(f"the checkpoint of {name} is gone")
         return woken
 
     def _published(self, generation: RunningGeneration) -> bool:
-        """Let the stable names mean a generation's tables, unless the server does not have them any more."""
+        """Make the stable names a generation's tables, unless the server does not have them any more."""
         try:
-            self._sink.publish(generation.name)
+            self._server.publish(generation.name)
         except NoAnswerError:
             raise
         except SinkError as error:
-            generation.outdated = error.problem
+            generation.mark_outdated(error.problem)
             return False
         return True
 
@@ -407,7 +411,7 @@ class Orchestrator:
         if before:
             before.move("replaced")
             self._running.lingering.insert(0, before)
-            log_event("lingering", generation=before.name, why=before.outdated)
+            log_event("lingering", generation=before.name, why=before.health.outdated)
         generation.lost = 0
         self._decisions.concluded(generation.wanted, generation.name, why, was_live=False)
         self._decisions.notice = lost
@@ -422,7 +426,7 @@ class Orchestrator:
         log_event(generation.state, generation=generation.name, why=why)
 
     def _free(self, name: str) -> None:
-        self._sink.drop(name)
+        self._server.drop(name)
         self._context.checkpoints.remove(name)
 
     def _sweep(self) -> None:

@@ -75,10 +75,10 @@ class Resolver:
     control_topic: str | None  # None: it is on another cluster, where no table is read
     allowed_topics: Sequence[str] = ()  # patterns; none: messages may name any topic
     system: str | None = None  # messages that name another one are rejected, if it is configured
-    name: str = ""  # what this system's own messages say
+    name: str = ""  # that this system's own messages have
 
     def is_foreign(self, message: ControlMessage | Unreadable) -> bool:
-        """Whether a message says that it is for another system than this one."""
+        """Whether a message is for another system than this one."""
         system = message.system if isinstance(message, ControlMessage) else None
         return system not in (None, self.system or self.name)
 
@@ -120,7 +120,7 @@ class Resolver:
                 cure = choice(topic_field(table), [topic_field(name) for name in tables])
                 return f"there is no table {ascii(table)[:80]}; {cure}"
             if not is_topic_name(topic):
-                return f"{table}Topic is no name of a topic; {TOPIC_CURE}"
+                return f"{table}Topic is not a valid topic name; {TOPIC_CURE}"
             if topic == self.control_topic:
                 return f"{table}Topic is the control topic; give the topic that has the table's records"
             if not self._may_name(table, topic):

@@ -1,4 +1,4 @@
-"""What this system is called in its own control messages, so that others on the same topic know whose they are."""
+"""The name of this system in its own control messages, for other systems on the same topic."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from livetables.config.values import Config
 
 
 def system_of(config: Config) -> str:
-    """The name that is configured, or else where the system is."""
+    """Return the configured name, or else one made of its host and server."""
     return config.control.system or f"{socket.gethostname()} {config.pipeline.server}"

@@ -1,4 +1,4 @@
-"""How a generation reads its topics: a backlog in micro-batches, what comes now in real time. Pure.
+"""How a generation reads its topics: a backlog in micro-batches, current records in real time. Pure.
 
 Both modes share the checkpoint, so changing from one to the other costs a stop and a start, well under a second. What
 real time has read since its last batch boundary is read again then, which is why it is not changed for every peak.
@@ -10,17 +10,17 @@ from typing import Literal
 
 Mode = Literal["micro_batch", "real_time"]
 
-LAG_SMALL = 150_000  # records that real time takes in a few seconds, sooner than two starts of a query
-LAG_LARGE = 300_000  # records that micro-batches take sooner
+LAG_SMALL = 150_000  # records that real time reads in a few seconds, sooner than two starts of a query
+LAG_LARGE = 300_000  # records that micro-batches read sooner
 LAG_SECONDS_SMALL, LAG_SECONDS_LARGE = 2.0, 10.0  # the same, where more come in such a time
 PATIENCE_SECONDS = 5.0  # with a large lag, until micro-batches take over
 REST_SECONDS, REST_SECONDS_MAX = 15.0, 300.0  # in micro-batches, when real time could not keep up
-REPLAY_RECORDS_MAX = 2_000_000  # that a crash in real time may make Spark read again
+REPLAY_RECORDS_MAX = 2_000_000  # that Spark may have to read again after a crash in real time
 BATCH_SECONDS_MIN = 10
 
 
 class ModeChoice:
-    """Chooses the mode of one generation, which it is told the lag of about every second."""
+    """Chooses the mode of one generation, given its lag about every second."""
 
     def __init__(self) -> None:
         self.mode: Mode = "micro_batch"
@@ -29,7 +29,7 @@ class ModeChoice:
         self._large_since: float | None = None
 
     def next(self, now: float, lag: int, records_per_second: float) -> Mode:
-        """The mode to read in from now on, given how many records are behind and how many come."""
+        """Return the mode to read in from now on, given the lag and how many records come."""
         if self.mode == "micro_batch":
             is_small = lag <= max(LAG_SMALL, LAG_SECONDS_SMALL * records_per_second)
             if is_small and now >= self._rest_until:
@@ -41,7 +41,7 @@ class ModeChoice:
             self._large_since = now
         elif now - self._large_since >= PATIENCE_SECONDS:
             self._enter("micro_batch")
-            # A load between what the two modes can take would send it back and forth otherwise.
+            # Otherwise a load between the limits of the two modes would switch it back and forth.
             if now - self._rest_until > REST_SECONDS_MAX:
                 self._rests = 0
             self._rest_until = now + min(REST_SECONDS_MAX, REST_SECONDS * 2**self._rests)
@@ -49,7 +49,7 @@ class ModeChoice:
         return self.mode
 
     def leave_real_time(self) -> None:
-        """Read in micro-batches, after which Spark tells exactly how far it has come, until `next` is asked."""
+        """Read in micro-batches, after which Spark reports exactly how far it has come, until `next` is called."""
         self._enter("micro_batch")
 
     def _enter(self, mode: Mode) -> None:
@@ -58,7 +58,7 @@ class ModeChoice:
 
 
 def batch_seconds(most: int, records_per_second: float) -> int:
-    """How long a batch in real time lasts: after a crash, everything since its start is read again."""
+    """Return how long a batch in real time lasts: after a crash, everything since its start is read again."""
     if records_per_second * most <= REPLAY_RECORDS_MAX:
         return most
     return max(min(BATCH_SECONDS_MIN, most), int(REPLAY_RECORDS_MAX / records_per_second))

@@ -1,4 +1,4 @@
-"""What the pipeline makes of values: rows or dead letters, asked of the parser that Spark runs for every record."""
+"""The parser that Spark runs for every record, for use in Python: is a value a row or a dead letter?"""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ HEAD_BYTES = 24  # table, scope, id and time
 
 @dataclass(frozen=True)
 class Parsed:
-    """A record that is a row: the values of its columns, and the names of fields that are not columns."""
+    """A record that was parsed: the values of its columns, and the names of fields that are not columns."""
 
     fields: Mapping[str, Any]
     unknown: tuple[str, ...]
 
 
 def parser(spark: SparkSession, table: Table) -> Callable[[bytes | None], Parsed | None]:
-    """A function that parses the value of a record of this table; it returns None for a dead letter."""
+    """Return a function that parses the value of a record of this table; it returns None for a dead letter."""
     jvm = spark._jvm
     assert jvm is not None
     parse, plan = jvm.livetables.MatchOperator.record, plan_json(GenerationSpec((table,), ()))

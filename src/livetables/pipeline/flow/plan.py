@@ -1,4 +1,4 @@
-"""What the operator and the writer have to do for a generation, as a value that both read as JSON.
+"""The plan of a generation for the operator and the writer, which both read as JSON.
 
 A *scope* is a column that views join on. A record comes to the operator once for each scope of its table, together with
 all records that have the same value there; its own row is emitted with the first of them.
@@ -24,6 +24,8 @@ from livetables.model.spec import (
     view_columns,
 )
 
+SWEEP_SECONDS = 3600
+
 DEAD_LETTER_SCHEMA = pa.schema(
     [
         ("_id", pa.int64()),
@@ -39,17 +41,17 @@ DEAD_LETTER_SCHEMA = pa.schema(
 
 
 def scopes(spec: GenerationSpec) -> list[str]:
-    """All columns that views join on."""
+    """Return all columns that views join on."""
     return list(dict.fromkeys(view.on for view in spec.views))
 
 
 def scopes_of(table: Table, spec: GenerationSpec) -> list[str]:
-    """The columns that views join a table on."""
+    """Return the columns that views join a table on."""
     return list(dict.fromkeys(view.on for view in spec.views if table.name in (view.left, view.right)))
 
 
 def shapes(spec: GenerationSpec) -> tuple[TableShape, ...]:
-    """The tables of a generation, as readers see them."""
+    """Return the tables of a generation, as readers see them."""
     return (
         *(_table_shape(table, spec) for table in spec.tables),
         *(_view_shape(view, spec) for view in spec.views),
@@ -58,7 +60,7 @@ def shapes(spec: GenerationSpec) -> tuple[TableShape, ...]:
 
 
 def plan_json(spec: GenerationSpec) -> str:
-    """The plan, as `MatchOperator` and `FrameWriter` read it."""
+    """Return the plan, as `MatchOperator` and `FrameWriter` read it."""
     names = [table.name for table in spec.tables]
     removing = [view.name for view in spec.views if view.kind.removes_unmatched]
     return json.dumps(
@@ -66,6 +68,8 @@ def plan_json(spec: GenerationSpec) -> str:
             "offset_bits": OFFSET_BITS,
             "dead_letters": DEAD_LETTERS,
             "scopes": scopes(spec),
+            # How often the operator looks at each key for records that are not kept any more; 0: all are.
+            "sweep_seconds": SWEEP_SECONDS if any(table.retain for table in spec.tables) else 0,
             "tables": [
                 {
                     "name": table.name,
@@ -96,7 +100,7 @@ def plan_json(spec: GenerationSpec) -> str:
 
 
 def _view_columns(view: View, spec: GenerationSpec) -> list[dict[str, object]]:
-    """Where each column of a view comes from: a side's id, time or value. The key is the same on both sides."""
+    """Return where each column of a view comes from: a side's id, time or value. The key is the same on both sides."""
     tables = {"left": spec.table(view.left), "right": spec.table(view.right)}
     places = {side: _places(table) for side, table in tables.items()}
     kinds = {"_id": "i", "ts": "t"}
@@ -129,6 +133,8 @@ def _table_shape(table: Table, spec: GenerationSpec) -> TableShape:
         scope=next(iter(scopes_of(table, spec)), ""),
         topic=table.topic,
         strict=table.strict,
+        times=("ts",),
+        retain=table.retain,
     )
 
 
@@ -137,9 +143,10 @@ def _view_shape(view: View, spec: GenerationSpec) -> TableShape:
     internal = "" if view.columns is None else "_"
     times = dict(zip(SIDES, (f"{internal}{name}" for name in time_columns(left, right)), strict=True))
     _, match = view.kind.versioned or (None, None)
+    columns = view_columns(view, left, right)
     return TableShape(
         view.name,
-        pa.schema([(column.name, column.kind.arrow) for column in view_columns(view, left, right)]),
+        pa.schema([(column.name, column.kind.arrow) for column in columns]),
         view.kind.key,
         (times[match], IDS[match]) if match else (),
         view.aliases,
@@ -147,4 +154,10 @@ def _view_shape(view: View, spec: GenerationSpec) -> TableShape:
         sources=(left.name, right.name),
         scope=view.on,
         join=view.join,
+        times=tuple(times.values()),
+        # The column that is joined on has the value of whichever record is there.
+        sides=tuple(
+            tuple(column.name for column in columns if column.side == side and column.source != view.on)
+            for side in SIDES
+        ),
     )

@@ -14,14 +14,14 @@ from livetables.model.spec import GenerationSpec
 from livetables.pipeline.flow.match import events
 from livetables.pipeline.flow.modes import Mode
 from livetables.pipeline.flow.plan import plan_json
-from livetables.pipeline.flow.source import read_topic
+from livetables.pipeline.flow.source import BatchLimit, read_topic
 
-FRAME_MS = 5  # what comes in this time goes together: each frame costs the server some milliseconds
+FRAME_MS = 5  # records of this time are one frame: each frame costs the server some milliseconds
 
 
 @dataclass(frozen=True)
 class Target:
-    """Where the writers of a query send their frames, and how long they wait for a server that is away."""
+    """Where the writers of a query send their frames, and how long they wait for a server that is down."""
 
     url: str
     token: str
@@ -40,7 +40,7 @@ def start_generation(
     checkpoint: Path | str,
     target: Target,
     mode: Mode,
-    max_records_per_batch: int,
+    limit: BatchLimit,
     batch_seconds: int = 300,
 ) -> StreamingQuery:
     """Start a generation, or continue it where its checkpoint is. A record's way:
@@ -54,8 +54,8 @@ def start_generation(
     to 3 happen for each record at once, and 4 every `batch_seconds`. A crash before 4 reads the records of the batch
     again, and the server recognises what it has.
     """
-    limit = max_records_per_batch if mode == "micro_batch" else None
-    read = [read_topic(spark, table, kafka_properties, limit) for table in spec.tables]
+    at_once = limit if mode == "micro_batch" else None
+    read = [read_topic(spark, table, kafka_properties, at_once) for table in spec.tables]
     jvm = spark._jvm
     assert jvm is not None
     where = {
@@ -64,12 +64,13 @@ def start_generation(
         "token_file": target.token_file,
         "generation": generation,
         "run": target.run,
+        "query": f"{generation} {target.run}",
         "real_time": mode == "real_time",
         "frame_ms": FRAME_MS,
         "patience_seconds": target.patience_seconds,
     }
     writer = (
-        events(read, spec)
+        events(read, spec, str(where["query"]))
         .writeStream()
         .queryName(generation)
         .outputMode("update")

@@ -1,4 +1,4 @@
-"""The checkpoints of generations, each a directory of its own under one path or URL. Hadoop reaches them all alike."""
+"""The checkpoints of generations, each a directory under one path or URL, accessed through Hadoop."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ class Checkpoints:
         return f"{self._directory}/{generation}"
 
     def generations(self) -> list[str]:
-        """Those that have a checkpoint, or began one."""
+        """Return the generations that have a checkpoint, complete or not."""
         return [status.getPath().getName() for status in self._listed(self._directory)]
 
     def exists(self, generation: str) -> bool:
-        """Whether a query has begun one."""
+        """Whether a query has started one."""
         return any(status.getPath().getName() == "metadata" for status in self._listed(self.path(generation)))
 
     def has_commits(self, generation: str) -> bool:
-        """Whether a batch has been finished, from which a query can go on."""
+        """Whether a batch has been finished, from which a query can continue."""
         names = [status.getPath().getName() for status in self._listed(f"{self.path(generation)}/commits")]
         return any(name.isdecimal() for name in names)
 
     def remove_state(self, generation: str) -> None:
-        """Remove what tasks have written, and leave where reading began."""
+        """Remove the state that tasks have written, but not the offsets at which reading began."""
         path = self._java_path(f"{self.path(generation)}/state")
         path.getFileSystem(self._configuration).delete(path, True)
 
     def remove(self, generation: str) -> None:
-        """Removing one that is not there changes nothing."""
+        """Remove a checkpoint. If it is missing, nothing changes."""
         path = self._java_path(self.path(generation))
         path.getFileSystem(self._configuration).delete(path, True)
 
     def set_aside(self, generation: str, moment: datetime) -> str:
-        """Give a damaged one a name that says so; where it is now. It is nobody's checkpoint any more."""
+        """Rename a damaged checkpoint, so that no generation uses it; return its new path."""
         aside = f"{self.path(generation)}.damaged-{moment:%Y%m%dT%H%M%SZ}"
         path = self._java_path(self.path(generation))
         path.getFileSystem(self._configuration).rename(path, self._java_path(aside))

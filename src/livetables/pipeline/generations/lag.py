@@ -1,4 +1,4 @@
-"""How far a generation is: from what the server has, what Spark has committed, and where its topics end."""
+"""How far a generation is: computed from the server's offsets, Spark's commits and the ends of its topics."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Offsets = dict[str, dict[int, int]]  # by topic and partition: the next one to r
 
 
 def committed_offsets(progress: StreamingQueryProgress) -> Offsets:
-    """What Spark had read at the end of its last batch. Two tables may read one topic, and both have to get there."""
+    """Return what Spark had read at the end of its last batch. If two tables read one topic, the lower one counts."""
     reached: Offsets = {}
     for source in progress.sources:
         for topic, partitions in _parsed(source.endOffset).items():
@@ -24,9 +24,9 @@ def committed_offsets(progress: StreamingQueryProgress) -> Offsets:
 
 
 def lag_of(topic: Topic, stored: Mapping[int, int], committed: Mapping[int, int], first: Mapping[int, int]) -> int:
-    """How many records of a topic are still to come.
+    """Return how many records of a topic are not read yet.
 
-    What is given are the next offsets: `stored` by the server, `committed` by Spark, and `first`, where reading began.
+    All arguments are next offsets: `stored` by the server, `committed` by Spark, and `first`, where reading began.
     The server has those of records only; what a transaction leaves between them, Spark knows at the end of a batch.
     """
     return sum(
@@ -36,7 +36,7 @@ def lag_of(topic: Topic, stored: Mapping[int, int], committed: Mapping[int, int]
 
 
 def records_read(committed: Offsets, topics: Mapping[str, Topic]) -> int:
-    """How many of the records that topics had when they were looked at have been read, or passed over, since."""
+    """Return how many of the records that topics had when they were checked have been read, or skipped, since."""
     return sum(
         max(0, min(end, committed.get(name, {}).get(number, 0)) - topic.beginnings[number])
         for name, topic in topics.items()
@@ -47,7 +47,7 @@ def records_read(committed: Offsets, topics: Mapping[str, Topic]) -> int:
 def has_every_record(topic: Topic, stored: Mapping[int, int], records: int) -> bool:
     """Whether a table that is read from its topic's beginning has every record before the next offsets `stored`.
 
-    Writers bring the records of a partition beside each other, so that a high offset of one tells nothing of the
+    Several writers send the records of a partition in parallel, so that a high offset of one proves nothing about the
     others. But offsets without a gap are as many as there are records. Where a transaction or compaction has left
     gaps, it is never known.
     """

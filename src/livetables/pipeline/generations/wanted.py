@@ -18,7 +18,7 @@ class Wanted:
 
     @classmethod
     def by(cls, spec: GenerationSpec) -> Wanted:
-        """Return what the configuration says, before any message."""
+        """Return what is configured, before any message."""
         return cls(
             {table.name: table.topic for table in spec.tables},
             {view.name: view.join for view in spec.views},

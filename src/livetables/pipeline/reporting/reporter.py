@@ -15,10 +15,14 @@ from livetables.pipeline.generations.supervision import RunningGenerations
 from livetables.pipeline.generations.wanted import Wanted
 from livetables.pipeline.log import log_event
 from livetables.pipeline.reporting import status
+from livetables.pipeline.reporting.pace import Pace
 from livetables.pipeline.reporting.status_tables import StatusTables
-from livetables.pipeline.server_client import FlightSink
+from livetables.pipeline.table_server import ReportReceiver
 
 REPORT_SECONDS = 1.0
+ENDED_MAX = 1_000  # generations in their table that have ended
+ENDED = ("retired", "failed")
+LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Decisions(Protocol):
@@ -37,19 +41,20 @@ class Reporter:
         running: RunningGenerations,
         decisions: Decisions,
         tables: StatusTables,
-        sink: FlightSink,
+        server: ReportReceiver,
         notify: Callable[[str], None],
         spark_ui: str | None,
     ) -> None:
         self._running = running
         self._decisions = decisions
         self._tables = tables
-        self._sink = sink
+        self._server = server
         self._notify = notify
         self._last_notified = ""
         self._report_due = 0.0
         self._spark_ui = spark_ui
         self._started = time.time()
+        self._paces: dict[str, Pace] = {}  # by generation: that of the live one
 
     def is_due_now(self) -> None:
         """Make the next report at once: something has happened."""
@@ -58,7 +63,7 @@ class Reporter:
     def report(self, left_over: str | None, hampered: str | None) -> None:
         """Bring the status tables up to date, and report how far behind what is shown is.
 
-        What is shown may be a generation that was `left_over`; `hampered` says what keeps the loop from its work.
+        What is shown may be a generation that was `left_over`; `hampered` is the reason why a step of the loop fails.
         """
         now = time.monotonic()
         if now < self._report_due:
@@ -68,7 +73,10 @@ class Reporter:
             self._tables.set("generations", _row(generation))
         live = self._running.live
         shown = live.name if live else left_over
-        reports = live.reports() if live else []
+        reports = live.progress.reports if live else []
+        if live:
+            self._paces = {live.name: self._paces.get(live.name) or Pace()}
+            self._paces[live.name].note(now, live.progress.lag, live.progress.records_sent)
         state, message = self._state(hampered)
         self._tables.set(
             "orchestrator_status",
@@ -86,7 +94,7 @@ class Reporter:
             self._last_notified = message
             self._notify(message)
         self._tables.flush()
-        self._sink.report(shown, reports, message if state == "failed" else None, self._pipeline())
+        self._server.report(shown, reports, message if state == "failed" else None, self._pipeline())
 
     def report_waiting(self, left_over: str | None, problem: str) -> None:
         """Report why nothing can start: what is shown, if anything, is as it was."""
@@ -97,7 +105,7 @@ class Reporter:
         )
         self._tables.flush()
         if left_over:
-            self._sink.report(left_over, [], problem)
+            self._server.report(left_over, [], problem)
 
     def is_live(self, generation: RunningGeneration) -> None:
         """Report the generation that people see now."""
@@ -111,6 +119,7 @@ class Reporter:
         """Report that a generation has ended."""
         row = {"generation": name, "state": state, "retired": datetime.now(UTC), "message": why}
         self._tables.set("generations", row)
+        self._remove_oldest()
         self.is_due_now()
 
     def loses(self, name: str, records: int) -> None:
@@ -122,6 +131,16 @@ class Reporter:
         """Report that a generation stays until a control message discards it."""
         self._tables.set("generations", {"generation": name, "state": "kept", "message": why})
         self.is_due_now()
+
+    def _remove_oldest(self) -> None:
+        """Remove the generations that ended first, unless a restart has to know them for a rollback to one."""
+        rows = self._tables.rows("generations")
+        ended = sorted((row for row in rows if row["state"] in ENDED), key=lambda row: row["retired"] or LONG_AGO)
+        if len(ended) <= ENDED_MAX:
+            return
+        named = {row["generation"] for row in self._tables.rows("control_raw")}
+        removed = {row["generation"] for row in ended[:-ENDED_MAX]} - named
+        self._tables.keep_only("generations", {row["generation"] for row in rows} - removed)
 
     def _pipeline(self) -> PipelineReport:
         states = Counter[str](row["state"] for row in self._tables.rows("generations"))
@@ -137,19 +156,14 @@ class Reporter:
         """Return the status: a state, and a sentence."""
         live, build, notice = self._running.live, self._running.build, self._decisions.notice
         if build:
-            read = f"{build.records_read:,} of {build.records_to_read:,} records read"
-            return build.state, "; ".join(filter(None, [f"building {build.name}: {read}", build.problem]))
-        problem = (live.outdated or live.problem) if live else notice
+            read = f"{build.records_read:,} of {build.progress.records_to_read:,} records read"
+            return build.state, "; ".join(filter(None, [f"building {build.name}: {read}", build.health.problem]))
+        problem = (live.health.outdated or live.health.problem) if live else notice
         if problem or hampered:
             return "failed", problem or hampered or ""
-        return (live.state, notice or _pace(live)) if live else ("starting", "looking at the topics")
-
-
-def _pace(generation: RunningGeneration) -> str:
-    """Describe how a generation follows its topics, in a sentence."""
-    if generation.mode == "real_time":
-        return "up to date"
-    return f"reading a backlog of {generation.lag:,} records in micro-batches"
+        if not live:
+            return "starting", "looking at the topics"
+        return live.state, notice or self._paces[live.name].sentence()
 
 
 def _row(generation: RunningGeneration) -> status.Row:
@@ -159,7 +173,7 @@ def _row(generation: RunningGeneration) -> status.Row:
         "state": generation.state,
         "started": generation.started,
         "switched": generation.switched,
-        "rows": generation.rows,
+        "rows": generation.progress.rows,
         "lost": generation.lost or None,
-        "message": generation.outdated or generation.problem,
+        "message": generation.health.outdated or generation.health.problem,
     }

@@ -1,4 +1,4 @@
-"""The status tables on the server: rows are set here, and sent when there is time."""
+"""The status tables on the server: rows are set here, and sent together."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from livetables.model.errors import SinkError
 from livetables.model.spec import GenerationSpec
 from livetables.pipeline.reporting import status
 from livetables.pipeline.reporting.status import Row, StatusTable
-from livetables.pipeline.server_client import FlightSink, NoAnswerError, SinkClosedError
+from livetables.pipeline.table_server import ConnectionClosedError, NoAnswerError, StatusTablesOnServer
 
 KEYS: dict[StatusTable, str] = {
     "orchestrator_status": "_id",
@@ -21,15 +21,15 @@ KEYS: dict[StatusTable, str] = {
 
 
 class StatusTables:
-    """Keeps what the tables should be, and brings the server's to it. One thread uses it.
+    """The tables as they should be, to which the server's are changed. One thread uses it.
 
-    A batch that got no answer is sent again as it was: the server may have it. A server that has lost the tables gets
-    all of them anew.
+    A batch without an answer is sent again unchanged: the server may have it. A server that has lost the tables gets
+    all of them again.
     """
 
-    def __init__(self, sink: FlightSink, spec: GenerationSpec) -> None:
+    def __init__(self, server: StatusTablesOnServer, spec: GenerationSpec) -> None:
         self.spec = spec
-        self._sink = sink
+        self._server = server
         self._shapes = status.shapes(spec)
         self._name = status.name_for(self._shapes)
         self._rows: dict[StatusTable, dict[Any, Row]] = {table: {} for table in KEYS}
@@ -39,9 +39,9 @@ class StatusTables:
         self._is_open = False
 
     def load(self) -> None:
-        """Take over what the server has from before, also of a configuration with other tables."""
+        """Load the rows that the server has, also those of a configuration with other tables."""
         for table, key in KEYS.items():
-            known = self._sink.table(table)
+            known = self._server.table(table)
             for row in [] if known is None else known.to_pylist():
                 self._rows[table][row[key]] = row
 
@@ -52,7 +52,7 @@ class StatusTables:
         return self._rows[table].get(key)
 
     def set(self, table: StatusTable, row: Row) -> None:
-        """Let this be the row with its key; columns that it does not name keep what they had."""
+        """Set the row with its key; columns that it does not name keep their values."""
         key = row[KEYS[table]]
         before = self._rows[table].get(key)
         after = {**(before or {}), **row}
@@ -61,41 +61,41 @@ class StatusTables:
             self._changed[table][key] = None
 
     def keep_only(self, table: StatusTable, keys: Collection[Any]) -> None:
-        """Let rows with other keys be gone."""
+        """Remove rows with other keys."""
         for key in self._rows[table].keys() - set(keys):
             del self._rows[table][key]
             self._changed[table][key] = None
 
     def flush(self) -> None:
-        """Send what has changed, in one batch. A SinkError leaves everything for the next time."""
+        """Send all changes in one batch. After a SinkError, they are sent the next time."""
         try:
             self._open()
             while self._unsent is not None or any(self._changed.values()):
                 self._unsent = self._unsent or self._taken()
-                self._sink.put(self._unsent)
+                self._server.put(self._unsent)
                 self._unsent = None
                 self._next_batch_id += 1
-        except (NoAnswerError, SinkClosedError):
+        except (NoAnswerError, ConnectionClosedError):
             raise
         except SinkError:
-            self._is_open = False  # the server refuses it: it has lost the tables, or has them of somebody else
+            self._is_open = False  # refused: the server has lost the tables, or has those of another pipeline
             raise
 
     def _open(self) -> None:
         if self._is_open:
             return
-        self._sink.begin(self._name, self._shapes)
-        stored = self._sink.generations()
+        self._server.begin(self._name, self._shapes)
+        stored = self._server.generations()
         last = next(each.last_batch_id for each in stored if each.name == self._name)
         self._next_batch_id = 0 if last is None else last + 1
         self._unsent = None
         self._changed = {table: {**dict.fromkeys(rows), **self._changed[table]} for table, rows in self._rows.items()}
-        self._sink.put(self._taken())
+        self._server.put(self._taken())
         self._next_batch_id += 1
-        self._sink.publish(self._name)
+        self._server.publish(self._name)
         for other in stored:
             if other.name.startswith("status-") and other.name != self._name:
-                self._sink.drop(other.name)
+                self._server.drop(other.name)
         self._is_open = True
 
     def _taken(self) -> Batch:

@@ -20,7 +20,7 @@ from livetables.server.access.logins import Logins, Peer
 from livetables.server.health.metrics import Metrics
 
 log = logging.getLogger(__name__)
-throttles: defaultdict[str, Throttle] = defaultdict(Throttle)  # by door: a flood at one hides nothing at another
+throttles: defaultdict[str, Throttle] = defaultdict(Throttle)  # by endpoint: a flood at one hides nothing at another
 
 
 class TooManyLoginsError(RequestError):
@@ -36,7 +36,7 @@ class TooManyLoginsError(RequestError):
 
 
 class Key:
-    """Compares what a client presents with the keys, in a time that tells nothing about them."""
+    """Compares what a client presents with the keys, in a time that reveals nothing about them."""
 
     def __init__(self, *keys: str | RoleKey, clock: Callable[[], float] = time.monotonic) -> None:
         """A key that is given as text alone is an operator's."""
@@ -51,12 +51,12 @@ class Key:
         """From now on these are the keys; whether they were others before."""
         given = [RoleKey(key) if isinstance(key, str) else key for key in keys]
         assert given, "without a key nobody could come in"
-        assert all(key.token for key in given), "an empty key would open the door to everybody"
+        assert all(key.token for key in given), "an empty key would let everybody in"
         before, self._keys = self._keys, tuple((_digest(key.token), key.role) for key in given)
         return before != self._keys
 
     def role_of(self, presented: str | None) -> Role | None:
-        """The role of who presents a key; None if it is none. All keys are compared, by digests of one length."""
+        """The role of who presents a key; None if it is not a key. All keys are compared, by digests of one length."""
         if presented is None:
             return None
         given = _digest(presented)
@@ -67,7 +67,7 @@ class Key:
         return self.role_of(presented) is not None
 
     def check(self, peer: Peer, presented: str | None) -> Role:
-        """The role of the peer; a RequestError tells why it may not come in. To present none is not to guess."""
+        """The role of the peer; a RequestError has the reason why it has none. To present no key is not to guess."""
         if not presented:
             raise RequestError("unauthorized", "the key is missing", "send the server's key")
         role = self.role_of(presented)
@@ -88,22 +88,22 @@ def _digest(token: str) -> bytes:
     return hashlib.sha256(token.encode(errors="surrogatepass")).digest()
 
 
-def let_in(key: Key, metrics: Metrics, door: str, peer: Peer, presented: str | None, right: Right) -> Role:
+def let_in(key: Key, metrics: Metrics, endpoint: str, peer: Peer, presented: str | None, right: Right) -> Role:
     """The role of a peer that may do what it asks for at an endpoint.
 
-    Others are counted and logged, and a RequestError tells them why not.
+    Others are counted and logged, and a RequestError has the reason.
     """
     try:
         role = key.check(peer, presented)
     except RequestError as problem:
-        metrics.login_failed(door, problem)
-        throttles[door].log_event(log, "login_failed", logging.WARNING, door=door, address=peer.address or None)
+        metrics.login_failed(endpoint, problem)
+        throttles[endpoint].log_event(log, "login_failed", logging.WARNING, door=endpoint, address=peer.address or None)
         raise
     try:
         key.check_right(role, right)
     except RequestError:
-        throttles[door].log_event(
-            log, "role_refused", logging.WARNING, door=door, address=peer.address or None, role=role, right=right
+        throttles[endpoint].log_event(
+            log, "role_refused", logging.WARNING, door=endpoint, address=peer.address or None, role=role, right=right
         )
         raise
     return role

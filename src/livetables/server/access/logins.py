@@ -46,7 +46,7 @@ class Peer:
 
 
 class Logins:
-    """Failed logins by address, over all doors. Any thread may use it."""
+    """Failed logins by address, over all endpoints. Any thread may use it."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock

@@ -35,7 +35,7 @@ def may_ask(scope: Scope, origins: Sequence[str], hosts: Sequence[str]) -> bool:
 
 
 def normalised(origin: str) -> str | None:
-    """An origin as browsers write it, and all alike; None if it is none, as `null` is."""
+    """An origin as browsers write it, and all alike; None if it is not an origin, as `null` is."""
     try:
         parts = urlsplit(origin)
         scheme, host, port = parts.scheme, parts.hostname, parts.port

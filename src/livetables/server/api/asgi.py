@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import uvicorn
 from starlette.types import ASGIApp
 
-from livetables.server.api.patience import PatientProtocol
+from livetables.server.api.http_timeouts import TimedHttpProtocol
 from livetables.server.live.protocol import MAX_FRAME_BYTES
 from livetables.server.live.websocket import WebSocketProtocol
 from livetables.tls import ServerCertificate
@@ -18,7 +18,7 @@ GOODBYE_SECONDS = 3
 
 def uvicorn_config(
     app: ASGIApp,
-    http: type[asyncio.Protocol] = PatientProtocol,
+    http: type[asyncio.Protocol] = TimedHttpProtocol,
     certificate: ServerCertificate | None = None,
     proxies: Sequence[str] = (),
 ) -> uvicorn.Config:
@@ -31,9 +31,9 @@ def uvicorn_config(
         ws_per_message_deflate=False,  # one compression a client would cost more than all the rest
         lifespan="off",
         proxy_headers=bool(proxies),
-        forwarded_allow_ips=list(proxies),  # said here: it would be this machine and what an environment variable says
+        forwarded_allow_ips=list(proxies),  # the default is this machine, and an environment variable
         access_log=False,
-        log_config=None,  # what it says goes where everything goes
+        log_config=None,  # its log goes where everything goes
         log_level="warning",
         server_header=False,
         timeout_graceful_shutdown=GOODBYE_SECONDS,

@@ -1,7 +1,7 @@
 """Control messages from clients, on their way to the control topic.
 
 The pipeline has the Kafka client with the user's own properties, so it is the pipeline that publishes them: it asks for
-requests over its Flight door (`take`) and tells what became of each (`settle`).
+requests over Flight (`take`) and reports what became of each (`settle`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Known:
     answer: Future[Receipt]
 
 
-class ControlDoor:
+class ControlQueue:
     """Hands requests from any thread to the pipeline's, and its answers back. Holds at most MAX_WAITING.
 
     A message that comes again with the same id is not published again: it gets the answer of the first one, which is
@@ -73,7 +73,7 @@ class ControlDoor:
             raise RequestError(
                 "unavailable",
                 f"the pipeline did not take the control message within {seconds_max:g} s",
-                "start the pipeline, then send it again; `livetables status` tells whether it runs",
+                "start the pipeline, then send it again; `livetables status` shows whether it runs",
             ) from None
         finally:
             with self._changed:
@@ -115,7 +115,7 @@ class ControlDoor:
             self._changed.notify_all()
 
     def settle(self, request_id: int, outcome: Receipt | RequestError) -> None:
-        """Tell what became of a request. One that nobody waits for any more is forgotten."""
+        """Settle a request. One that nobody waits for any more is forgotten."""
         with self._changed:
             answer = self._answers.pop(request_id, None)
         if answer is None or answer.done():

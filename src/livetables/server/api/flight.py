@@ -33,7 +33,6 @@ from livetables.model.roles import Right, Role
 from livetables.model.wire import Holder
 from livetables.server.access.key import Key, bearer, let_in
 from livetables.server.access.logins import Peer
-from livetables.server.api.control_requests import ControlDoor
 from livetables.server.api.flight_actions import ACTIONS, PipelineActions
 from livetables.server.api.flight_errors import error_arguments, flight_errors
 from livetables.server.api.flight_streams import Stream, Streams
@@ -50,11 +49,10 @@ from livetables.server.api.flight_tickets import (
     table_ticket,
 )
 from livetables.server.api.front import LOOPBACK, Front
-from livetables.server.api.services import Pulse
+from livetables.server.api.services import Backend
 from livetables.server.health.metrics import SQL, Metrics, counted
 from livetables.server.storage.feed import changes_schema
 from livetables.server.storage.reader import SQL_SECONDS_MAX
-from livetables.server.storage.store import Store
 from livetables.server.viewports.viewport import Selection
 from livetables.tls import ServerCertificate
 
@@ -127,47 +125,40 @@ def _locked(right: Right) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
     def locked(handler: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(handler)
-        def checked(door: FlightDoor, context: Any, *arguments: Any) -> Any:
+        def checked(server: FlightServer, context: Any, *arguments: Any) -> Any:
             presented = context.get_middleware(PRESENTED)
             uri = context.peer()
-            presented.role = door.check_key(door.front.peer_of(uri), presented.token, right)
-            door.front.let_in(uri, may_write=right == "write")
+            presented.role = server.check_key(server.front.peer_of(uri), presented.token, right)
+            server.front.let_in(uri, may_write=right == "write")
             with flight_errors():
-                door.check_pipeline(presented.pipeline)
-            return handler(door, context, *arguments)
+                server.check_pipeline(presented.pipeline)
+            return handler(server, context, *arguments)
 
         return checked
 
     return locked
 
 
-class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
+class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
     """Serves from its construction until `shutdown`. `port` is the one it got when 0 was asked for."""
 
     def __init__(
         self,
         host: str,
         port: int,
+        backend: Backend,
         *,
-        store: Store,
-        key: Key,
-        pulse: Pulse,
-        control: ControlDoor,
-        metrics: Metrics,
         http_port: int = 0,
         certificate: ServerCertificate | None = None,
-        hides_raw: bool = False,
     ) -> None:
         """`http_port` is where the pipeline's writers find the same server."""
-        self._store = store
+        self._store, self._pulse, self._metrics = backend.store, backend.pulse, backend.metrics
         http = {"http_port": http_port, "scheme": "https" if certificate else "http"}
-        self._pulse = pulse
-        self._metrics = metrics
-        self._hides_raw = hides_raw  # from viewers
+        self._hides_raw = backend.hides_raw
         self._stopping = threading.Event()
         self._streams = Streams()
-        self._actions = PipelineActions(store, pulse, control, metrics, http, self._stopping, self._hold)
-        self.check_key = _KeyCheck(key, metrics)
+        self._actions = PipelineActions(backend, http, self._stopping, self._hold)
+        self.check_key = _KeyCheck(backend.key, backend.metrics)
         self.front = Front(host, port, certificate)
         super().__init__(
             flight.Location.for_grpc_unix(str(self.front.path))
@@ -182,7 +173,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
         return self.front.port
 
     def shutdown(self) -> None:
-        """Close the door: calls have GOODBYE_SECONDS to end, then their connections are cut."""
+        """Stop: calls have GOODBYE_SECONDS to end, then their connections are cut."""
         if self._stopping.is_set():
             return
         self._stopping.set()
@@ -203,14 +194,14 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
             return
         if not (number.isascii() and number.isdecimal()):
             raise RequestError("bad_frame", f"{PIPELINE_HEADER} is {number!r}", "send the number of start_pipeline")
-        self._store.check_pipeline(int(number))
+        self._store.fencing.check(int(number))
 
     def _hold(self, context: Any, action: str) -> int:
         """The number of the pipeline that acts, which holds the server. Where none does, tools act without one."""
         presented = context.get_middleware(PRESENTED)
         number = int(presented.pipeline or 0)
         if action in OF_THE_HOLDER:
-            self._store.check_pipeline(number)
+            self._store.fencing.check(number)
         if number:
             self._store.holding.heard(_holder(presented.holder))
         return number
@@ -230,7 +221,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
             if action.type not in BEFORE_HOLDING:
                 self._pulse.heard()
             self._streams.close_stalled()
-            with self._store.held_by(number) if action.type in WRITES else nullcontext():
+            with self._store.fencing.held_by(number) if action.type in WRITES else nullcontext():
                 answer = self._actions.answer(action.type, context, action.body)
             if action.type not in BEFORE_HOLDING:
                 self._pulse.heard()  # a large batch takes a while
@@ -271,7 +262,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
             if isinstance(request, ChangesTicket):
                 return self._changes(context, request, masked=masked)
             if isinstance(request, WindowTicket):
-                _, window = self._store.window(request.table, request)
+                _, window = self._store.reader.window(request.table, request)
                 self._sent(request.table).inc(window.rows.num_rows)
                 return flight.RecordBatchStream(window.rows)
             stream = self._opened(request, masked=masked)
@@ -283,10 +274,10 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
             self._metrics.checksum_mismatches.inc()
             throttle.log_event(log, "checksum_mismatch", logging.ERROR, table=request.changes[:100])
         if request.place is None and not request.snapshot:
-            return flight.RecordBatchStream(self._store.no_changes(request.changes))
+            return flight.RecordBatchStream(self._store.changes.no_changes(request.changes))
         if request.place is not None:
             seconds_max = min(request.seconds_max, CHANGES_WAIT_SECONDS_MAX)
-            changes = self._store.changes(
+            changes = self._store.changes.since(
                 request.changes,
                 request.place,
                 seconds_max,
@@ -306,7 +297,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
                     "not held any more",
                     "ask with `snapshot` for the whole table",
                 )
-        stream = self._streams.opened(self._store.whole(request.changes, masked=masked), STALLED_SECONDS_MAX)
+        stream = self._streams.opened(self._store.changes.whole(request.changes, masked=masked), STALLED_SECONDS_MAX)
         return flight.GeneratorStream(stream.schema, counted(stream, self._sent(request.changes)))
 
     def _sent(self, name: str) -> Counter:
@@ -316,12 +307,12 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
 
     def _opened(self, request: TableTicket | SqlTicket, *, masked: bool) -> Stream:
         if isinstance(request, SqlTicket):
-            return self._streams.opened(self._store.sql(request.sql, masked=masked), SQL_SECONDS_MAX)
-        return self._streams.opened(self._store.scan(request.table, request), STALLED_SECONDS_MAX)
+            return self._streams.opened(self._store.reader.sql(request.sql, masked=masked), SQL_SECONDS_MAX)
+        return self._streams.opened(self._store.reader.scan(request.table, request), STALLED_SECONDS_MAX)
 
     def _answer_schema(self, request: Ticket, *, masked: bool) -> pa.Schema:
         if isinstance(request, SqlTicket):
-            with self._store.sql(request.sql, masked=masked) as reader, closing(reader):
+            with self._store.reader.sql(request.sql, masked=masked) as reader, closing(reader):
                 return reader.schema
         if isinstance(request, ChangesTicket):
             return changes_schema(self._store.table(request.changes).shape)

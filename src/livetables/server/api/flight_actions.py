@@ -18,12 +18,9 @@ from livetables.log import log_event
 from livetables.model.errors import ErrorCode, RequestError, SinkError
 from livetables.model.spec import CONTROL_TABLES
 from livetables.model.wire import Holder, PipelineReport, Receipt, SourceReport, decode_batch, decode_shapes
-from livetables.server.api.control_requests import ControlDoor
 from livetables.server.api.flight_errors import limited, reason
-from livetables.server.api.services import Pulse
-from livetables.server.health.metrics import Metrics
+from livetables.server.api.services import Backend
 from livetables.server.storage.frames import FrameError
-from livetables.server.storage.store import Store
 from livetables.server.viewports.viewport import Selection
 
 CONTROL_WAIT_SECONDS_MAX = 20.0
@@ -31,8 +28,8 @@ CONTROL_SLICE_SECONDS = 0.5
 
 ACTIONS = {
     "start_pipeline": "get a number; pipelines with an older one are refused from then on",
-    "holder": "tell which process holds the server",
-    "begin": "make room for a generation; tells where to send frames",
+    "holder": "return which process holds the server",
+    "begin": "make room for a generation; returns where to send frames",
     "put": "apply a batch, once",
     "publish": "let the stable names mean a generation's tables",
     "drop": "forget a generation",
@@ -41,9 +38,9 @@ ACTIONS = {
     "dead_letters": "count the dead letters of a generation, with the first reason of each table",
     "status_table": "read all rows of a status table back, as an Arrow stream",
     "lost_records": "count the records that a generation has and its successor has not, by topic",
-    "report": "tell how far behind its topics a generation is, or why it does not move",
+    "report": "report how far behind its topics a generation is, or why it does not move",
     "control_requests": "wait for control messages to publish",
-    "control_settled": "tell what became of a control message",
+    "control_settled": "report what became of a control message",
 }
 
 log = logging.getLogger(__name__)
@@ -113,19 +110,14 @@ class PipelineActions:
 
     def __init__(
         self,
-        store: Store,
-        pulse: Pulse,
-        control: ControlDoor,
-        metrics: Metrics,
+        backend: Backend,
         http: Mapping[str, object],
         stopping: threading.Event,
         hold: Callable[[Any, str], int],
     ) -> None:
         """`http` is where the pipeline's writers find the same server."""
-        self._store = store
-        self._pulse = pulse
-        self._control = control
-        self._metrics = metrics
+        self._store, self._pulse = backend.store, backend.pulse
+        self._control, self._metrics = backend.control, backend.metrics
         self._http = http
         self._stopping = stopping
         self._hold = hold
@@ -154,7 +146,7 @@ class PipelineActions:
         data = limited(body)
         start = _decoded(_Start.model_validate_json, data, "start_pipeline") if data else _Start()
         before = self._store.holding.holder
-        number = self._store.start_pipeline(start.holder, start.replaces)
+        number = self._store.fencing.start_pipeline(start.holder, start.replaces)
         log_event(log, "pipeline_started", number=number, holder=start.holder, before=before)
         return {"number": number}
 
@@ -194,7 +186,7 @@ class PipelineActions:
 
     def _generations(self, _context: Any, _body: Any) -> list[dict[str, object]]:
         generations = self._store.generations()
-        counted = self._store.row_counts()
+        counted = self._store.reader.row_counts()
         return [
             {
                 "name": each.name,
@@ -214,15 +206,17 @@ class PipelineActions:
 
     def _dead_letters(self, _context: Any, body: Any) -> dict[str, dict[str, object]]:
         generation = _decoded(_Named.model_validate_json, limited(body), "dead_letters").generation
-        summary = self._store.dead_letter_summary(generation)
+        summary = self._store.reader.dead_letter_summary(generation)
         return {source: {"count": count, "reason": reason} for source, (count, reason) in summary.items()}
 
     def _status_table(self, _context: Any, body: Any) -> bytes:
         """What the pipeline has written itself. It reads no other tables."""
         name = _decoded(_NamedTable.model_validate_json, limited(body), "status_table").table
         if name not in CONTROL_TABLES:
-            raise RequestError("unknown_table", f"{ascii(name)[:80]} is no status table", choice(name, CONTROL_TABLES))
-        with self._store.scan(name, Selection()) as reader, closing(reader):
+            raise RequestError(
+                "unknown_table", f"{ascii(name)[:80]} is not a status table", choice(name, CONTROL_TABLES)
+            )
+        with self._store.reader.scan(name, Selection()) as reader, closing(reader):
             sink = pa.BufferOutputStream()
             with pa.ipc.new_stream(sink, reader.schema) as writer:
                 for batch in reader:

@@ -102,7 +102,7 @@ def described(descriptor: Any) -> bytes:
         return command
     path = descriptor.path or []
     if len(path) != 1:
-        raise RequestError("bad_frame", f"a path of {len(path)} names is no table", "give the table's name alone")
+        raise RequestError("bad_frame", f"a path of {len(path)} names is not a table", "give the table's name alone")
     return table_ticket(path[0].decode(errors="replace"))
 
 

@@ -152,7 +152,7 @@ class Front:
         self._directory.cleanup()
 
     def peer_of(self, uri: str) -> Peer:
-        """Who calls, of what gRPC says of the connection."""
+        """Who calls, by gRPC's name of the connection."""
         connection = self._connections.get(_name(uri))
         return connection.peer if connection else Peer("")
 

@@ -18,8 +18,8 @@ from livetables.model.errors import ERROR_KINDS, RequestError
 from livetables.model.roles import Right, Role
 from livetables.server.access.key import TooManyLoginsError, bearer, let_in, peer_of
 from livetables.server.access.origins import may_ask
+from livetables.server.api.http_timeouts import ROLE
 from livetables.server.api.messages import first_problem
-from livetables.server.api.patience import ROLE
 from livetables.server.api.services import Services
 from livetables.server.storage.frames import FrameError
 from livetables.server.viewports.encoding import JSON
@@ -83,7 +83,7 @@ class Gate:
             if is_started:  # the connection must break, or half an answer would look whole
                 raise
             log.exception("cannot answer %s %s", scope["method"], ascii(scope["path"]))
-            answer = _problem(500, "internal", "the server made a mistake", "its log tells which; report it, please")
+            answer = _problem(500, "internal", "the server made a mistake", "see its log, and report it, please")
             await answer(scope, receive, send_with_headers)
 
     def _refusal(self, scope: Scope) -> Response | None:
@@ -153,7 +153,7 @@ async def request_problem(_: Request, error: Exception) -> Response:
 
 async def validation_problem(_: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    return _problem(422, "invalid", first_problem(error.errors()), "/openapi.json tells what this operation takes")
+    return _problem(422, "invalid", first_problem(error.errors()), "/openapi.json has what this operation takes")
 
 
 async def http_problem(request: Request, error: Exception) -> Response:
@@ -164,7 +164,7 @@ async def http_problem(request: Request, error: Exception) -> Response:
         404: ("not_found", "there is nothing under this path", "/openapi.json lists every path"),
         405: ("method_not_allowed", f"{request.method} is not for this path", "/openapi.json lists what is"),
         406: ("not_acceptable", "no accepted media type can be given", error.detail),
-    }.get(error.status_code, ("bad_frame", "the request cannot be read", "/openapi.json tells what to send"))
+    }.get(error.status_code, ("bad_frame", "the request cannot be read", "/openapi.json has what to send"))
     return _problem(error.status_code, code, problem, cure, error.headers)
 
 
@@ -194,7 +194,7 @@ def _bytes_max(scope: Scope) -> int:
 
 
 def _limited(receive: Receive, bytes_max: int) -> Receive:
-    """Count what is received: a body may come in chunks, without telling its length first."""
+    """Count what is received: a body may come in chunks, without its length in a header."""
     received = 0
 
     async def receive_counted() -> Message:

@@ -27,6 +27,7 @@ from livetables.model.wire import FramePart, decode_part
 from livetables.server.health.metrics import Metrics
 from livetables.server.storage.frames import FrameError
 from livetables.server.storage.generation import Frame
+from livetables.server.storage.horizons import Horizons
 from livetables.server.storage.pending import Outcome, StoreFirstError
 from livetables.server.storage.query import first_line
 from livetables.server.storage.store import Store
@@ -48,6 +49,11 @@ class Taken:
     applied: bool
     sequence: int  # of the last commit
     stored: int  # the last frame of its attempt that is on disk; -1: none
+    horizons: Horizons | None = None  # how far back tables of its generation go, if any is limited
+
+    def fields(self) -> dict[str, object]:
+        """The answer as a writer is sent it."""
+        return {name: value for name, value in vars(self).items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -84,7 +90,7 @@ class Intake:
         except Exception as error:
             raise RequestError(
                 "bad_frame",
-                f"the body is no part of a frame: {type(error).__name__}: {error}",
+                f"the body is not a part of a frame: {type(error).__name__}: {error}",
                 "let the pipeline and the server be of the same version of livetables",
             ) from None
         answer: Future[Taken] = Future()
@@ -258,7 +264,7 @@ class Intake:
         generation = self._store.generations().get(part.generation)
         if generation is None:
             raise _as_told(StoreFirstError("the generation is gone"))
-        return Taken(is_applied, generation.sequence, self._store.stored_frame(part))
+        return Taken(is_applied, generation.sequence, self._store.stored_frame(part), generation.horizons or None)
 
     def _whole(self, last: FramePart) -> Frame:
         """The frame that this is the last part of."""
@@ -277,7 +283,7 @@ def _answer(answer: Future[Taken], outcome: Taken | BaseException) -> None:
 
 
 def _as_told(error: BaseException) -> BaseException:
-    """What a writer is told of an error: to try again, where that may help."""
+    """The answer to a writer for an error: retryable, where that may help."""
     if isinstance(error, duckdb.OutOfMemoryException):
         return RequestError(
             "unavailable", "there is no memory for this frame now", "set server.memory_megabytes higher"

@@ -1,19 +1,16 @@
-"""What the HTTP door is asked and what it answers, as the OpenAPI describes it."""
+"""The requests and answers of HTTP, as the OpenAPI describes them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    PlainSerializer,
     TypeAdapter,
     ValidationError,
-    WithJsonSchema,
     model_validator,
 )
 
@@ -29,8 +26,9 @@ from livetables.model.control_message import (
 from livetables.model.errors import RequestError
 from livetables.model.joins import NATURAL
 from livetables.model.roles import Role
+from livetables.server.health.freshness import Status
 from livetables.server.storage.sql import MAX_SQL_CHARACTERS
-from livetables.server.viewports.encoding import encoded_time
+from livetables.server.viewports.encoding import Time
 from livetables.server.viewports.viewport import (
     MAX_OFFSET,
     MAX_TEXT_CHARACTERS,
@@ -45,13 +43,10 @@ WINDOW_ROWS = 300
 MAX_SQL_ROWS = 10_000
 
 FILTERS = TypeAdapter(list[Filter])
-Time = Annotated[
-    datetime, PlainSerializer(encoded_time, return_type=str), WithJsonSchema({"type": "string", "format": "date-time"})
-]
 
 
 class Problem(BaseModel):
-    """What went wrong, and what mends it."""
+    """What went wrong, and how to fix it."""
 
     code: str = Field(description="for programs: unauthorized, forbidden, unknown_table, bad_filter, ...")
     problem: str
@@ -93,13 +88,6 @@ class Rows(BaseModel):
     generation: str
 
 
-class SourceStatus(BaseModel):
-    table: str
-    topic: str
-    lag_records: int
-    newest: Time | None
-
-
 class GenerationStatus(BaseModel):
     name: str
     begun: Time
@@ -114,12 +102,7 @@ class UnknownField(BaseModel):
     records: int = Field(description="that had it, since the server started")
 
 
-class ServerStatus(BaseModel):
-    state: Literal["starting", "live", "idle", "catching_up", "failed", "pipeline_down"]
-    message: str
-    pipeline_seen: Time | None
-    spark_ui: str | None = Field(description="where Spark's own pages are, if the pipeline has them on")
-    sources: list[SourceStatus]
+class ServerStatus(Status):
     generations: list[GenerationStatus]
     unknown_fields: list[UnknownField] = Field(description="fields of records that are no columns, and are ignored")
     clients: int

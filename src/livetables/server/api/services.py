@@ -1,10 +1,10 @@
-"""What all doors of one server share."""
+"""What all endpoints of one server share."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -13,12 +13,12 @@ from livetables.model.roles import Role
 from livetables.model.wire import PipelineReport, SourceReport
 from livetables.server.access.key import Key, let_in
 from livetables.server.access.logins import Peer
-from livetables.server.api.control_requests import ControlDoor
+from livetables.server.api.control_requests import ControlQueue
 from livetables.server.api.intake import Intake
 from livetables.server.health.freshness import Freshness, Moment, Status
 from livetables.server.health.metrics import Metrics
 from livetables.server.live.hub import Hub
-from livetables.server.live.session import Sessions
+from livetables.server.live.sessions import Sessions
 from livetables.server.storage.listeners import Changed
 from livetables.server.storage.store import Store
 
@@ -30,7 +30,7 @@ class Pulse:
         self._store = store
         self._lock = threading.Lock()
         self._freshness = Freshness(Moment.now())
-        self.pipeline: PipelineReport | None = None  # what it last told of itself
+        self.pipeline: PipelineReport | None = None  # its last report of itself
         store.listen(self._arrived)
 
     def heard(self) -> None:
@@ -44,10 +44,8 @@ class Pulse:
 
     def status(self) -> Status:
         newest = {name: table.newest for name, table in self._store.tables().items()}
-        status = self._freshness.status(Moment.now(), self._store.live(), newest)
-        if self.pipeline and status.state != "pipeline_down":
-            return replace(status, spark_ui=self.pipeline.spark_ui)
-        return status
+        spark_ui = self.pipeline.spark_ui if self.pipeline else None
+        return self._freshness.status(Moment.now(), self._store.live(), newest, spark_ui)
 
     def _arrived(self, changed: Changed) -> None:
         with self._lock:
@@ -55,21 +53,27 @@ class Pulse:
 
 
 @dataclass(frozen=True)
-class Services:
-    """One of each, for all doors."""
+class Backend:
+    """What the endpoints of HTTP and of Flight work on."""
 
     store: Store
     key: Key
     pulse: Pulse
-    control: ControlDoor
-    hub: Hub
+    control: ControlQueue
     metrics: Metrics
+    hides_raw: bool = field(default=False, kw_only=True)  # from viewers: what the records of dead letters hold
+
+
+@dataclass(frozen=True)
+class Services(Backend):
+    """One of each, for all endpoints of HTTP and the WebSocket."""
+
+    hub: Hub
     flight_port: int
     sessions: Sessions = field(default_factory=Sessions)
     origins: tuple[str, ...] = ()  # further web origins that may connect; a server's own always may
     hosts: tuple[str, ...] = ()  # further names of the server's own
     web_directory: Path | None = None  # the built web app, served at /
-    hides_raw: bool = False  # whether viewers get dead letters without what the records hold
     started: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     @cached_property
@@ -77,5 +81,5 @@ class Services:
         return Intake(self.store, self.metrics, self.pulse.heard)
 
     async def log_in(self, peer: Peer, token: str) -> Role:
-        """Let a WebSocket's client in, or raise a RequestError that tells why not."""
+        """Let a WebSocket's client in, or raise a RequestError with the reason."""
         return let_in(self.key, self.metrics, "websocket", peer, token, "read")

@@ -1,4 +1,4 @@
-"""Why data is old: what the pipeline last said, and when, becomes one state with its cause in a sentence."""
+"""Why data is old: the pipeline's last report, and its time, become one state with its cause in a sentence."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Literal
 
+from pydantic import BaseModel, ConfigDict, Field
+
 from livetables.model.wire import SourceReport
+from livetables.server.viewports.encoding import Time
 
 DOWN_AFTER_SECONDS = 5.0
 IDLE_AFTER_SECONDS = 30.0
@@ -34,31 +37,32 @@ class Moment:
 
 @dataclass(frozen=True)
 class Report:
-    """What the pipeline last said of a generation."""
+    """The pipeline's last report of a generation."""
 
     sources: tuple[SourceReport, ...]
     problem: str | None = None  # why it does not move, though the pipeline runs
 
 
-@dataclass(frozen=True)
-class Source:
-    """A topic behind a table, as clients are told of it."""
+# What `/api/status` and the WebSocket's status frame both have. Docstrings would become a part of the OpenAPI document.
+
+
+class SourceStatus(BaseModel):
+    model_config = ConfigDict(frozen=True)
 
     table: str
     topic: str
     lag_records: int
-    newest: datetime | None = None  # the latest event time in the table
+    newest: Time | None  # the latest event time in the table
 
 
-@dataclass(frozen=True)
-class Status:
-    """What clients are told."""
+class Status(BaseModel):
+    model_config = ConfigDict(frozen=True)
 
     state: State
     message: str
-    pipeline_seen: datetime | None
-    sources: tuple[Source, ...]
-    spark_ui: str | None = None  # where the pipeline's own pages are, if it has any
+    pipeline_seen: Time | None
+    spark_ui: str | None = Field(description="where Spark's own pages are, if the pipeline has them on")
+    sources: tuple[SourceStatus, ...]
 
 
 @dataclass(frozen=True)
@@ -85,21 +89,26 @@ class Freshness:
     def arrived(self, now: Moment, tables: Iterable[str]) -> Freshness:
         return replace(self, arrivals={**self.arrivals, **dict.fromkeys(tables, now)})
 
-    def status(self, now: Moment, live: Sequence[str], newest: Mapping[str, datetime | None]) -> Status:
+    def status(
+        self, now: Moment, live: Sequence[str], newest: Mapping[str, datetime | None], spark_ui: str | None = None
+    ) -> Status:
         """The state of the generations that are live, given the latest event time of each table."""
         reports = [self.reports[generation] for generation in live if generation in self.reports]
         state, message = self._judged(now, bool(live), reports)
         sources = (
-            Source(each.table, each.topic, each.lag_records, newest.get(each.table))
+            SourceStatus(
+                table=each.table, topic=each.topic, lag_records=each.lag_records, newest=newest.get(each.table)
+            )
             for report in reports
             for each in report.sources
         )
         seen = self.pipeline_seen.time if self.pipeline_seen else None
-        return Status(state, message, seen, tuple(sources))
+        shown_ui = None if state == "pipeline_down" else spark_ui
+        return Status(state=state, message=message, pipeline_seen=seen, spark_ui=shown_ui, sources=tuple(sources))
 
     def _judged(self, now: Moment, is_live: bool, reports: Sequence[Report]) -> tuple[State, str]:
         if self.pipeline_seen is None or now.seconds_since(self.pipeline_seen) > DOWN_AFTER_SECONDS:
-            since = f"was last heard {_told(self.pipeline_seen)}" if self.pipeline_seen else "has not been heard yet"
+            since = f"was last heard {_text(self.pipeline_seen)}" if self.pipeline_seen else "has not been heard yet"
             return "pipeline_down", f"the pipeline {since}; what is shown is as it was then"
         if not is_live:
             return "starting", "the first generation is being built; its tables appear when it has caught up"
@@ -108,20 +117,20 @@ class Freshness:
         sources = [source for report in reports for source in report.sources]
         behind = [source for source in sources if source.lag_records >= CATCHING_UP_RECORDS]
         if behind:
-            told = ", ".join(f"{source.lag_records:,} records of topic {source.topic}" for source in behind)
-            return "catching_up", f"catching up: {told} are still to be read"
+            late = ", ".join(f"{source.lag_records:,} records of topic {source.topic}" for source in behind)
+            return "catching_up", f"catching up: {late} are still to be read"
         silent = [source for source in sources if self._seconds_silent(now, source.table) > IDLE_AFTER_SECONDS]
         if sources and len(silent) == len(sources):
-            told = ", ".join(f"topic {source.topic} since {self._arrival(source.table)}" for source in silent)
-            return "idle", f"no new records: {told}"
+            since = ", ".join(f"topic {source.topic} since {self._arrival(source.table)}" for source in silent)
+            return "idle", f"no new records: {since}"
         return "live", "up to date"
 
     def _seconds_silent(self, now: Moment, table: str) -> float:
         return now.seconds_since(self.arrivals.get(table, self.started))
 
     def _arrival(self, table: str) -> str:
-        return _told(self.arrivals[table]) if table in self.arrivals else "before the server started"
+        return _text(self.arrivals[table]) if table in self.arrivals else "before the server started"
 
 
-def _told(moment: Moment) -> str:
+def _text(moment: Moment) -> str:
     return moment.time.strftime("%Y-%m-%d %H:%M:%S UTC")

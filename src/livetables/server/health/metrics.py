@@ -1,6 +1,6 @@
-"""What the server counts, for Prometheus. Labels are tables, doors, phases and states: there are few of each.
+"""What the server counts, for Prometheus. Labels are tables, endpoints (`door`), phases and states: few of each.
 
-What the pipeline tells, and what the store knows anyway, is not counted but looked up when somebody asks: `Now`.
+What the pipeline reports, and what the store knows anyway, is not counted but looked up when somebody asks: `Now`.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Metrics:
         registry.register(self.spark)
         self.lag = Histogram(
             "livetables_lag_sampled_records",
-            "Records still to be read, each time that the pipeline told",
+            "Records still to be read, at each report of the pipeline",
             ["table"],
             buckets=LAG_RECORDS,
             registry=registry,
@@ -118,7 +118,7 @@ class Metrics:
             "livetables_viewport_seconds", "Time to evaluate a viewport", buckets=SECONDS, registry=registry
         )
         self.rows_sent = Counter(
-            "livetables_rows_sent", "Rows sent to clients, by table and door", ["table", "door"], registry=registry
+            "livetables_rows_sent", "Rows sent to clients, by table and endpoint", ["table", "door"], registry=registry
         )
         self.frames = Counter("livetables_frames", "Frames sent", registry=registry)
         self.frames_skipped = Counter(
@@ -135,21 +135,21 @@ class Metrics:
             "Viewports that relays look at, each once for all of a relay's clients",
             registry=registry,
         )
-        self.logins_failed = Counter("livetables_logins_failed", "Wrong keys, by door", ["door"], registry=registry)
+        self.logins_failed = Counter("livetables_logins_failed", "Wrong keys, by endpoint", ["door"], registry=registry)
         self.logins_refused = Counter(
             "livetables_logins_refused",
-            "Further wrong keys, after too many from their address, by door",
+            "Further wrong keys, after too many from their address, by endpoint",
             ["door"],
             registry=registry,
         )
-        for door in ("http", "websocket", "flight"):  # so that the first one is an increase
-            self.logins_failed.labels(door)
-            self.logins_refused.labels(door)
+        for endpoint in ("http", "websocket", "flight"):  # so that the first one is an increase
+            self.logins_failed.labels(endpoint)
+            self.logins_refused.labels(endpoint)
 
-    def login_failed(self, door: str, problem: RequestError) -> None:
+    def login_failed(self, endpoint: str, problem: RequestError) -> None:
         """Somebody was not let in."""
         counter = self.logins_refused if problem.code == "busy" else self.logins_failed
-        counter.labels(door).inc()
+        counter.labels(endpoint).inc()
 
     def committed(self, batch: Batch, *, is_published: bool, seconds: float) -> None:
         """A batch was applied just now; it took so long, and readers can see it if its generation is published."""

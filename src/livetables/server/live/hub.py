@@ -188,7 +188,7 @@ class Hub:
             except Exception:
                 log.exception("cannot evaluate a viewport of %s", viewport.table)
                 unknown = RequestError(
-                    "internal", f"the rows of {viewport.table} cannot be read", "the server's log tells why"
+                    "internal", f"the rows of {viewport.table} cannot be read", "see the server's log"
                 )
                 state = _as_before(viewport.state, unknown)
             if isinstance(state, RequestError) and state.code in RETRIED:  # nothing else would have it tried again
@@ -203,7 +203,7 @@ class Hub:
             try:
                 subscriber()
             except Exception:  # one bad client must not take the others down
-                log.exception("cannot tell a subscriber of %s", viewport.table)
+                log.exception("cannot notify a subscriber of %s", viewport.table)
 
     def _from_window(self, viewport: Viewport) -> State | None:
         """The state that a viewport's window shows; None if the store has to be asked."""
@@ -299,7 +299,7 @@ class Hub:
             changes = self._changes[viewport.table]
         try:
             started = time.monotonic()
-            kept = self._store.kept(viewport.table, viewport.options, seconds_max)
+            kept = self._store.reader.kept(viewport.table, viewport.options, seconds_max)
             schema = kept.table.shape.schema
             hidden = hidden_columns(kept.table.shape, masked=viewport.options.masked)
             window = LiveWindow(schema, viewport.options, kept.start, rows_of(kept.rows), kept.total, hidden)

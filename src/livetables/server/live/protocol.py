@@ -40,6 +40,7 @@ MAX_SUBSCRIPTIONS = 64
 MAX_INTEGER = 2**53 - 1
 HEARTBEAT_SECONDS = 10
 IDLE_SECONDS = 180
+TEXT = 0x81  # a text message in a single WebSocket frame; frames to clients are not masked
 
 Format = Literal["json", "arrow"]
 
@@ -60,7 +61,7 @@ class Hello(_Frame):
 
 
 class Subscribe(_Frame):
-    """Look at a table. The client chooses `sub`, and `revision`, which tells frames before a `set` from those after."""
+    """Look at a table. The client chooses `sub`, and `revision`, which is another after each `set`."""
 
     type: Literal["subscribe"]
     sub: Number
@@ -169,30 +170,13 @@ def heartbeat(now: datetime) -> str:
     return _text({"type": "heartbeat", "time": _time(now)})
 
 
-def status(told: Status) -> str:
+def status(status: Status) -> str:
     """Why data is old, or that it is not."""
-    return _text(
-        {
-            "type": "status",
-            "state": told.state,
-            "message": told.message,
-            "pipeline_seen": _time(told.pipeline_seen),
-            "spark_ui": told.spark_ui,
-            "sources": [
-                {
-                    "table": source.table,
-                    "topic": source.topic,
-                    "lag_records": source.lag_records,
-                    "newest": _time(source.newest),
-                }
-                for source in told.sources
-            ],
-        }
-    )
+    return _text({"type": "status", **status.model_dump()})
 
 
 def error(problem: LivetablesError, sub: int | None = None) -> str:
-    """What went wrong and what mends it; about a subscription, or about the connection."""
+    """What went wrong and how to fix it; about a subscription, or about the connection."""
     about_sub = {} if sub is None else {"sub": sub}
     code = problem.code if isinstance(problem, RequestError) else "internal"
     return _text({**about_sub, "type": "error", "code": code, "problem": problem.problem, "cure": problem.cure})
@@ -218,7 +202,7 @@ class Receipt(BaseModel):
 
 
 class Heading(BaseModel):
-    """What every data frame says."""
+    """What every data frame has."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -227,7 +211,7 @@ class Heading(BaseModel):
     sequence: int
     newest: datetime | None  # the latest event time in the table
     receipt: Receipt | None = None  # if records have caused the frame
-    hint: str | None = None  # what people are told while the view is limited
+    hint: str | None = None  # for people, while the view is limited
 
     def fields(self, kind: str) -> dict[str, Any]:
         return {
@@ -296,6 +280,17 @@ def arrow_snapshot(
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
     return struct.pack("<I", len(header)) + header + bytes(sink.getvalue())
+
+
+def text_frame(text: str) -> bytes:
+    """A WebSocket frame with this text, as the wire has it."""
+    payload = text.encode()
+    length = len(payload)
+    if length < 126:
+        return bytes((TEXT, length)) + payload
+    if length < 1 << 16:
+        return bytes((TEXT, 126)) + length.to_bytes(2, "big") + payload
+    return bytes((TEXT, 127)) + length.to_bytes(8, "big") + payload
 
 
 def _text(fields: dict[str, Any]) -> str:

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from livetables.model.errors import RequestError
-from livetables.model.roles import Role
-from livetables.server.access.key import Key
-from livetables.server.access.logins import Peer
 from livetables.server.health.freshness import Status
 from livetables.server.health.metrics import Metrics
 from livetables.server.live.state import State
 from livetables.server.viewports.viewport import ViewOptions
-
-if TYPE_CHECKING:
-    from livetables.server.live.session import Sessions
 
 
 class Viewport(Protocol):
@@ -69,22 +63,7 @@ class Serving(Protocol):
     def hub(self) -> Hub[Any]: ...
 
     @property
-    def key(self) -> Key: ...
-
-    @property
     def metrics(self) -> Metrics: ...
 
     @property
-    def sessions(self) -> Sessions: ...
-
-    @property
-    def origins(self) -> tuple[str, ...]: ...
-
-    @property
-    def hosts(self) -> tuple[str, ...]: ...
-
-    @property
     def hides_raw(self) -> bool: ...
-
-    async def log_in(self, peer: Peer, token: str) -> Role:
-        """The role of a peer that may come in; a RequestError tells why not."""

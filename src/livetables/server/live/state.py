@@ -10,7 +10,6 @@ import pyarrow as pa
 from prometheus_client import Counter
 
 from livetables.server.live import protocol
-from livetables.server.live.websocket import text_frame
 from livetables.server.viewports.row import Checksums, Entry, Values
 from livetables.server.viewports.viewport import Patch, ViewOptions, patch
 
@@ -71,7 +70,7 @@ class State:
             if len(self._framed) >= FRAMES_KEPT:
                 self._framed.clear()
             rest = self.news(follows=follows, is_first=False, has_checksum=has_checksum)
-            self._framed[key] = text_frame(protocol.about(sub, revision, rest))
+            self._framed[key] = protocol.text_frame(protocol.about(sub, revision, rest))
         return self._framed[key]
 
     def news(self, *, follows: bool, is_first: bool, has_checksum: bool) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.http11 import Request
 
-TEXT = 0x81  # a text message in a single frame; frames to clients are not masked
 WRITE_NOW = "livetables.write_now"
 
 
@@ -22,19 +21,8 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             self.scope["state"][WRITE_NOW] = self.write_now
 
     def write_now(self, frame: bytes) -> bool:
-        """Write a frame, unless the client is behind with reading, or gone: tell which."""
+        """Write a frame, unless the client is behind with reading, or gone; return whether it was written."""
         if not self.writable.is_set() or self.close_sent or self.disconnected or self.transport.is_closing():
             return False
         self.transport.write(frame)
         return True
-
-
-def text_frame(text: str) -> bytes:
-    """A WebSocket frame with this text, as the wire has it."""
-    payload = text.encode()
-    length = len(payload)
-    if length < 126:
-        return bytes((TEXT, length)) + payload
-    if length < 1 << 16:
-        return bytes((TEXT, 126)) + length.to_bytes(2, "big") + payload
-    return bytes((TEXT, 127)) + length.to_bytes(8, "big") + payload

@@ -10,7 +10,7 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from livetables.server.api.patience import PatientProtocol
+from livetables.server.api.http_timeouts import TimedHttpProtocol
 
 PATH = b"/ws"
 HEAD_BYTES_MAX = 64 * 1024
@@ -28,10 +28,10 @@ class Connection:
 HandOver = Callable[[Connection], bool]  # whether a relay takes it
 
 
-def handing_protocol(hand_over: HandOver) -> type[PatientProtocol]:
+def handing_protocol(hand_over: HandOver) -> type[TimedHttpProtocol]:
     """uvicorn's HTTP, but for WebSockets that a relay takes."""
 
-    class HandingProtocol(PatientProtocol):
+    class HandingProtocol(TimedHttpProtocol):
         def handle_websocket_upgrade(self) -> None:
             self.stop_waiting()
             head = self._head()

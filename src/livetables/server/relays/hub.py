@@ -92,7 +92,7 @@ class RelayHub:
             try:
                 subscriber()
             except Exception:  # one bad client must not take the others down
-                log.exception("cannot tell a subscriber of %s", viewport.table)
+                log.exception("cannot notify a subscriber of %s", viewport.table)
 
 
 _Columns = tuple[tuple[str, str], ...]

@@ -1,8 +1,8 @@
 """A relay: a process that serves WebSockets of the server that started it and hands connections to it.
 
 Sessions are served by the same code as in the server. What differs is where things come from: viewports, the tables'
-names, the status and the decision about a key come from the server, over one socket. When that closes, the relay tells
-its clients that the server restarts, and ends.
+names, the status and the decision about a key come from the server, over one socket. When that closes, the relay
+closes its clients' connections, saying that the server restarts, and ends.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from livetables.server.access.logins import Peer
 from livetables.server.api.asgi import GOODBYE_SECONDS, uvicorn_config
 from livetables.server.health.freshness import Status
 from livetables.server.health.metrics import Metrics
-from livetables.server.live.session import Sessions, serve_session
+from livetables.server.live.connection import serve_session
+from livetables.server.live.sessions import Sessions
 from livetables.server.live.websocket import WebSocketProtocol
 from livetables.server.relays.handover import receive_connection
 from livetables.server.relays.hub import RelayHub
@@ -42,9 +43,9 @@ from livetables.server.relays.messages import (
     Login,
     LoginAnswer,
     News,
+    ServerSummary,
     Setup,
     Taken,
-    Told,
     ToRelay,
     Value,
     to_relay,
@@ -64,21 +65,21 @@ class Upstream:
         self._outbox = outbox
         self._logins: dict[int, asyncio.Future[LoginAnswer]] = {}
         self._numbers = itertools.count(1)
-        self.told: Told | None = None
+        self.summary: ServerSummary | None = None
 
     async def received(self) -> ToRelay:
         message = to_relay.validate_json(await received(self._reader))
         if isinstance(message, LoginAnswer):
-            self.told = message.told
+            self.summary = message.summary
             answered = self._logins.pop(message.login, None)
             if answered and not answered.done():
                 answered.set_result(message)
-        elif isinstance(message, Told):
-            self.told = message
+        elif isinstance(message, ServerSummary):
+            self.summary = message
         return message
 
     async def log_in(self, peer: Peer, token: str) -> Role:
-        """Ask the server for the role of a client that may come in; a RequestError tells why not."""
+        """Ask the server for the role of a client that may log in; a RequestError has the reason why not."""
         number = next(self._numbers)
         answer: asyncio.Future[LoginAnswer] = asyncio.get_running_loop().create_future()
         self._logins[number] = answer
@@ -95,12 +96,12 @@ class Upstream:
         return answered.role
 
     def tables(self) -> tuple[str, ...]:
-        assert self.told
-        return self.told.tables
+        assert self.summary
+        return self.summary.tables
 
     def status(self) -> Status:
-        assert self.told
-        return self.told.status
+        assert self.summary
+        return self.summary.status
 
 
 @dataclass(frozen=True)
@@ -147,7 +148,7 @@ class Clients:
         asyncio.get_running_loop().add_reader(self._handover, self._take_all)
 
     async def stop(self) -> None:
-        """Tell them that the server restarts, and close."""
+        """Close them, with the reason that the server restarts."""
         asyncio.get_running_loop().remove_reader(self._handover)
         for connection in list(self._state.connections):
             connection.shutdown()
@@ -206,14 +207,14 @@ class _HandedProtocol(WebSocketProtocol):
 
 
 async def serve_relay(link: socket.socket, handover: socket.socket) -> None:
-    """Serve until the server closes the link, or this process is told to stop."""
+    """Serve until the server closes the link, or this process gets a signal to stop."""
     reader, writer = await asyncio.open_unix_connection(sock=link)
     outbox, metrics = Outbox(writer), Metrics()
     upstream = Upstream(reader, outbox)
-    setup, keys, told = [await upstream.received() for _ in range(3)]
+    setup, keys, summary = [await upstream.received() for _ in range(3)]
     assert isinstance(setup, Setup)
     assert isinstance(keys, Keys)
-    assert isinstance(told, Told)
+    assert isinstance(summary, ServerSummary)
     hub = RelayHub(outbox, metrics)
     key = Key(*keys.keys)
     services = RelayServices(upstream, key, hub, metrics, setup.origins, setup.hosts, setup.hides_raw)
@@ -221,7 +222,7 @@ async def serve_relay(link: socket.socket, handover: socket.socket) -> None:
     tasks = [
         asyncio.create_task(_follow(services, outbox)),
         asyncio.create_task(outbox.send()),
-        asyncio.create_task(services.sessions.watch(services)),
+        asyncio.create_task(services.sessions.watch(services.pulse)),
         asyncio.create_task(_count(services, clients, outbox)),
     ]
     stop = asyncio.create_task(_stopped())
@@ -245,7 +246,7 @@ async def _follow(services: RelayServices, outbox: Outbox) -> None:
             case Keys():
                 services.key.change(message.keys)
                 services.sessions.send_away_strangers(services.key)
-            case Told():
+            case ServerSummary():
                 services.sessions.elsewhere = message.elsewhere
             case LoginAnswer() | Setup():
                 pass
@@ -268,7 +269,7 @@ async def _count(services: RelayServices, clients: Clients, outbox: Outbox) -> N
 
 
 async def _stopped() -> None:
-    """Return when this process is told to stop."""
+    """Return when this process gets a signal to stop."""
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     await stop.wait()

@@ -41,10 +41,10 @@ class Keys(_Message):
     keys: tuple[RoleKey, ...]
 
 
-class Told(_Message):
-    """What clients are told at their login and every now and then."""
+class ServerSummary(_Message):
+    """What a relay sends its clients at their login and every now and then."""
 
-    type: Literal["told"] = "told"
+    type: Literal["summary"] = "summary"
     tables: tuple[str, ...]
     status: Status
     elsewhere: int  # clients of the server's other processes
@@ -72,7 +72,7 @@ class LoginAnswer(_Message):
     login: int
     role: Role | None
     problem: Problem | None
-    told: Told
+    summary: ServerSummary
 
 
 class Window(_Message):
@@ -103,7 +103,7 @@ class Failure(_Message):
     problem: Problem
 
 
-ToRelay = Setup | Keys | Told | LoginAnswer | News | Failure
+ToRelay = Setup | Keys | ServerSummary | LoginAnswer | News | Failure
 
 
 # From a relay

@@ -41,10 +41,10 @@ from livetables.server.relays.messages import (
     LoginAnswer,
     News,
     Problem,
+    ServerSummary,
     Setup,
     Subscribe,
     Taken,
-    Told,
     Unsubscribe,
     Window,
     from_relay,
@@ -54,7 +54,7 @@ START_SECONDS = 15.0
 REPORT_SECONDS = 1.0
 SILENT_SECONDS = 30.0  # a relay sends counts every second
 DELAY_SECONDS_MAX = 30.0
-HEALTHY_SECONDS = 60.0  # a relay that has lived so long has not died of what the one before it died of
+HEALTHY_SECONDS = 60.0  # a relay that has lived so long has not died of what the previous one died of
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ class Relays:
         for each in _handover_pair():  # a system that has no such sockets is an error now, not at every start
             each.close()
         self._keeping = [asyncio.create_task(self._keep(number)) for number in range(1, self._count + 1)]
-        self._keeping.append(asyncio.create_task(self._tell()))
+        self._keeping.append(asyncio.create_task(self._send_summaries()))
         with suppress(TimeoutError):
             async with asyncio.timeout(START_SECONDS):
                 while len(self._ready()) < self._count:
@@ -113,11 +113,11 @@ class Relays:
         for link in self._links:
             link.send_keys(self.keys)
 
-    def told_for(self, link: _Link) -> Told:
-        """What a relay's clients are told now."""
+    def summary_for(self, link: _Link) -> ServerSummary:
+        """What a relay sends its clients now."""
         clients = len(self._services.sessions) + sum(each.clients for each in self._links)
         tables, status = tuple(self._services.store.tables()), self._services.pulse.status()
-        return Told(tables=tables, status=status, elsewhere=clients - link.clients)
+        return ServerSummary(tables=tables, status=status, elsewhere=clients - link.clients)
 
     def counted(self) -> None:
         """A relay came, went, or has other numbers."""
@@ -175,15 +175,15 @@ class Relays:
                 link.close()
         return cause or _ending(code)
 
-    async def _tell(self) -> None:
-        """Tell the relays every second what they tell their clients. Runs forever."""
+    async def _send_summaries(self) -> None:
+        """Send the relays every second what they send their clients. Runs forever."""
         while True:
             await asyncio.sleep(REPORT_SECONDS)
             for link in self._links:
                 try:
-                    link.send_told(self.told_for(link))
+                    link.send_summary(self.summary_for(link))
                 except Exception:  # one bad second must not be the last one
-                    log.exception("cannot tell a relay the status")
+                    log.exception("cannot send a relay the status")
 
 
 class _Link:
@@ -212,7 +212,7 @@ class _Link:
         return self._handed - self._closed + len(self._waiting)
 
     async def run(self) -> str | None:
-        """Until the relay has gone; the cause, if its exit code does not tell it."""
+        """Until the relay has gone; the cause, if its exit code does not have it."""
         setup = Setup(
             origins=self._services.origins,
             hosts=self._services.hosts,
@@ -221,7 +221,7 @@ class _Link:
         )
         self._outbox.put("setup", lambda: setup)
         self.send_keys(self._relays.keys)
-        self.send_told(self._relays.told_for(self))
+        self.send_summary(self._relays.summary_for(self))
         sending, reading = asyncio.create_task(self._outbox.send()), asyncio.create_task(self._read())
         tasks: list[asyncio.Task[None]] = [sending, reading]
         try:
@@ -258,8 +258,8 @@ class _Link:
     def send_keys(self, keys: tuple[RoleKey, ...]) -> None:
         self._outbox.put("keys", lambda: Keys(keys=keys))
 
-    def send_told(self, told: Told) -> None:
-        self._outbox.put("told", lambda: told)
+    def send_summary(self, summary: ServerSummary) -> None:
+        self._outbox.put("summary", lambda: summary)
 
     def _hand_over_waiting(self) -> None:
         loop = asyncio.get_running_loop()
@@ -302,7 +302,7 @@ class _Link:
             role = await self._services.log_in(Peer(login.address), login.token)
         except RequestError as error:
             problem = Problem.of(error)
-        answer = LoginAnswer(login=login.login, role=role, problem=problem, told=self._relays.told_for(self))
+        answer = LoginAnswer(login=login.login, role=role, problem=problem, summary=self._relays.summary_for(self))
         self._outbox.put(("login", login.login), lambda: answer)
 
     def _subscribe(self, message: Subscribe) -> None:
@@ -376,7 +376,7 @@ def _handover_pair() -> tuple[socket.socket, socket.socket]:
 
 
 async def _ended(process: subprocess.Popen[bytes]) -> int:
-    """The exit code of a relay that was told to end, or has."""
+    """The exit code of a relay that is to end, or has."""
     try:
         return await asyncio.to_thread(process.wait, GOODBYE_SECONDS + 2)
     except subprocess.TimeoutExpired:

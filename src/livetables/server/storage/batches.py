@@ -2,43 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+
+import duckdb
 
 from livetables.model.change import Batch, TableChanges
 from livetables.model.errors import SinkError
 from livetables.model.wire import NO_BATCH
-from livetables.server.storage.catalogue import Catalogue, facts_update
-from livetables.server.storage.database import Database
-from livetables.server.storage.feed import Feed
+from livetables.server.storage.catalogue import facts_update
+from livetables.server.storage.context import StoreContext
 from livetables.server.storage.generation import Generation, StoredTable, names_of
-from livetables.server.storage.listeners import Changed, Listeners
+from livetables.server.storage.listeners import Changed
 from livetables.server.storage.merge import apply, check_columns
-from livetables.server.storage.pending import PendingFrames
-from livetables.server.storage.unknown_fields import UnknownFields
 from livetables.server.storage.writer import TableWriter
 
 
 class BatchWriter:
     """Writes batches, while no frame of their generation is pending."""
 
-    def __init__(
-        self,
-        database: Database,
-        catalogue: Catalogue,
-        frames: TableWriter,
-        pending: PendingFrames,
-        feed: Feed,
-        listeners: Listeners,
-        unknown_fields: UnknownFields,
-    ) -> None:
-        self._database = database
-        self._catalogue = catalogue
+    def __init__(self, context: StoreContext, frames: TableWriter) -> None:
+        self._database = context.database
+        self._catalogue = context.catalogue
         self._frames = frames
-        self._pending = pending
-        self._feed = feed
-        self._listeners = listeners
-        self._unknown_fields = unknown_fields
+        self._pending = context.pending
+        self._feed = context.feed
+        self._listeners = context.listeners
+        self._unknown_fields = context.unknown_fields
 
     def put(self, batch: Batch) -> bool:
         """Apply a batch whole, durably, once; return whether it was new. One that came before changes nothing."""
@@ -51,6 +41,24 @@ class BatchWriter:
         batch = Batch(generation.name, NO_BATCH, (deletes,))
         taken = self._database.before_queries(lambda: self._commit(generation, after, batch))
         self._has_committed(generation, after, batch, taken)
+
+    def rewrite(
+        self, after: Generation, rewrite: Callable[[duckdb.DuckDBPyConnection], Sequence[TableChanges]]
+    ) -> None:
+        """Change rows for another reason than a record, in one transaction with what `after` has to be known by.
+
+        No row gets a new number. The caller sees to it that no frame of the generation is pending.
+        """
+        after = replace(after, sequence=after.sequence + 1)
+
+        def commit() -> Sequence[TableChanges]:
+            with self._database.transaction() as run:
+                taken = rewrite(self._database.writer)
+                run(*facts_update(after))
+            return taken
+
+        taken = self._database.before_queries(commit)
+        self._has_committed(after, after, Batch(after.name, NO_BATCH, tuple(taken)), taken)
 
     def _put(self, batch: Batch) -> bool:
         """Apply a batch, while no frame of its generation is shown or waits to be stored."""
@@ -89,7 +97,11 @@ class BatchWriter:
         self, generation: Generation, after: Generation, batch: Batch, taken: Sequence[TableChanges]
     ) -> None:
         self._catalogue.update(
-            generation.name, last_batch_id=after.last_batch_id, sequence=after.sequence, trimmed=after.trimmed
+            generation.name,
+            last_batch_id=after.last_batch_id,
+            sequence=after.sequence,
+            trimmed=after.trimmed,
+            horizons=after.horizons,
         )
         self._pending.forget_rows(generation.name)
         if generation.published:

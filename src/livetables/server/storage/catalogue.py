@@ -75,7 +75,7 @@ class Catalogue:
     def table(self, name: str) -> StoredTable:
         tables = self.tables()
         if name not in tables:
-            cure = choice(name, tables) if self.live() else "wait until a generation is published; /readyz tells when"
+            cure = choice(name, tables) if self.live() else "wait until a generation is published; /readyz shows when"
             raise RequestError("unknown_table", f"there is no table {ascii(name)[:80]}", cure)
         return tables[name]
 

@@ -30,7 +30,7 @@ class ChangesReader:
         self._reader = reader
         self._feed = feed
 
-    def changes(
+    def since(
         self,
         name: str,
         place: Place,

@@ -185,7 +185,7 @@ def _open(path: Path | None, memory_megabytes: int) -> duckdb.DuckDBPyConnection
             path.parent.mkdir(parents=True, exist_ok=True)
         database = duckdb.connect(str(path) if path else ":memory:", config=config)
     except (duckdb.Error, OSError) as error:
-        # A file that is no database at all may be anybody's, and stays where it is; an empty one has nothing to lose.
+        # A file that is not a database may be anybody's, and stays where it is; an empty one has nothing to lose.
         if path and (DAMAGE.match(str(error)) or (path.is_file() and not path.stat().st_size)):
             raise _damaged(path, error) from None
         is_in_use = isinstance(error, duckdb.ConnectionException) or "lock" in str(error)

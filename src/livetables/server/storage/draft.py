@@ -25,7 +25,7 @@ class Draft:
         writer = after.writers.get(part.writer)
         marks = writer.marks if writer else {}
         shapes = {name: table.shape for name, table in after.tables.items()}
-        changes = frame_changes(shapes, frame.streams, marks, part.marks)
+        changes = frame_changes(shapes, frame.streams, marks, part.marks, after.horizons)
         ended_before = writer.ended if writer else NO_BATCH
         ended = max(ended_before, part.epoch) if part.end else ended_before
         records = counted(writer, changes.records)

@@ -47,7 +47,7 @@ class _Held:
 
 
 class Feed:
-    """Told by the store's writer of every commit, asked by any thread."""
+    """Notified by the store's writer of every commit, read by any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -56,10 +56,6 @@ class Feed:
         self._newest: dict[str, int] = {}  # the last batch, by published generation
         self._complete_after: dict[tuple[str, str | None], int] = {}  # by generation, and by table where that is later
         self._waiting: dict[tuple[str, str], set[threading.Event]] = {}
-
-    @property
-    def held_bytes(self) -> int:
-        return self._bytes
 
     def started(self, generation: str, sequence: int) -> None:
         """A generation is published: what changes after this batch will be held."""
@@ -132,7 +128,7 @@ class Feed:
                 return None
             newest = self._newest[generation]
             start = self._complete_after[generation, None]
-            # One more than the newest is known too: a commit is seen in the tables before it is told here.
+            # One more than the newest is known too: a commit is seen in the tables before it is added here.
             if not self._complete_after.get((generation, table), start) <= after <= newest + 1:
                 return None
             changes: deque[TableChanges] = deque()
@@ -179,7 +175,7 @@ def changes_schema(shape: TableShape) -> pa.Schema:
 
 
 def merged(shape: TableShape, changes: Sequence[TableChanges]) -> pa.Table:
-    """Changes, in order, as one: every key once, with its last state. Of a row that is gone only the key is told."""
+    """Changes, in order, as one: every key once, with its last state. Of a row that is gone there is only the key."""
     schema = changes_schema(shape)
     parts = [
         _rows(schema, rows, is_deleted)

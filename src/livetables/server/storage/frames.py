@@ -18,6 +18,10 @@ Why a pair of known records may be missing: a right record was applied, its left
 replay the left one may come first. When the right one comes again both are known, and they meet for the first time.
 So nothing that two records make together may be dropped because both are known. Without a crash no such row comes: one
 of the two is the record that was just read, so tables are only searched after a crash.
+
+What a record at or before the horizon of its table makes is dropped, see `horizons.py`. The pipeline may not know the
+horizon yet. So once a right table has one, a left record's row without a match depends on the pairs that are taken
+alone, and not on what the pipeline has removed.
 """
 
 from __future__ import annotations
@@ -38,6 +42,7 @@ from livetables.model.errors import SinkError
 from livetables.model.joins import IDS, LEFT_ID, RIGHT_ID, SIDES
 from livetables.model.spec import DEAD_LETTERS, OFFSET_BITS, Column, Table, record_position
 from livetables.model.wire import FrameStream, Marks, StreamKind
+from livetables.server.storage.horizons import Horizons, is_kept, without
 
 OFFSET_MASK = (1 << OFFSET_BITS) - 1
 REMOVED_SCHEMA = pa.schema([(LEFT_ID, pa.int64())])
@@ -86,7 +91,11 @@ class FrameChanges:
 
 
 def frame_changes(
-    shapes: Mapping[str, TableShape], streams: Sequence[FrameStream], marks: WriterMarks, brought: Marks
+    shapes: Mapping[str, TableShape],
+    streams: Sequence[FrameStream],
+    marks: WriterMarks,
+    brought: Marks,
+    horizons: Horizons,
 ) -> FrameChanges:
     """Compare all streams of a frame with the marks of its writer; `brought` are the frame's own."""
     given = _by_stream(shapes, streams)
@@ -99,7 +108,7 @@ def frame_changes(
         match _class_of(shape), kind:
             case "topic", "rows":
                 if new := _taken(rows, ~known.of(shape, 0, _ids(shape, rows, "_id"))):
-                    tables[name] = TableNews(new)
+                    tables[name] = TableNews(_taken(new, is_kept(shape, 0, new, horizons)))
                     records[name] += new.num_rows
             case "topic", "unknown":
                 if new := _taken(rows, ~known.of(shape, 0, _ids(shape, rows, "_id"))):
@@ -109,14 +118,14 @@ def frame_changes(
                     tables[name] = TableNews(letters)
                     records.update(letters["source"].to_pylist())
             case "pairs", "rows":
-                tables[name] = _pairs(shape, rows, given.get((name, "removed")), known)
+                tables[name] = _pairs(shape, rows, given.get((name, "removed")), known, horizons)
             case "versioned", "rows":
-                tables[name] = _versioned(shape, rows, known)
+                tables[name] = _versioned(shape, rows, known, horizons)
             case "pairs", "removed" if shape.removes_unmatched:
                 if (name, "rows") not in given:
-                    tables[name] = _pairs(shape, shape.schema.empty_table(), rows, known)
+                    tables[name] = _pairs(shape, shape.schema.empty_table(), rows, known, horizons)
             case _:
-                raise _refused(f"table {name} takes no stream of {kind}", "send what its shape tells")
+                raise _refused(f"table {name} takes no stream of {kind}", "send what its shape has")
     changed = {name: news for name, news in tables.items() if news.rows or news.gone is not None}
     return FrameChanges(changed, advanced(marks, brought), records, unknown_fields)
 
@@ -161,7 +170,7 @@ def positions(shapes: Iterable[TableShape], writers: Iterable[WriterMarks]) -> d
 
 
 class _Known:
-    """Which records the marks of a writer tell to be known."""
+    """Which records are known by the marks of a writer."""
 
     def __init__(self, marks: WriterMarks) -> None:
         self._marks = marks
@@ -235,7 +244,11 @@ def _ids(shape: TableShape, rows: pa.Table, column: str, *, may_miss: bool = Fal
     return values
 
 
-def _pairs(shape: TableShape, rows: pa.Table, removed: pa.Table | None, known: _Known) -> TableNews:
+def _pairs(shape: TableShape, rows: pa.Table, removed: pa.Table | None, known: _Known, horizons: Horizons) -> TableNews:
+    if shape.removes_unmatched and shape.sources[1] in horizons:
+        return _pairs_after_horizon(shape, rows, known, horizons)
+    if horizons:
+        rows = rows.filter(pa.array(is_kept(shape, 0, rows, horizons) & is_kept(shape, 1, rows, horizons)))
     left = _ids(shape, rows, LEFT_ID)
     right = _ids(shape, rows, RIGHT_ID, may_miss=shape.removes_unmatched)
     is_left_known = known.of(shape, 0, left)
@@ -250,10 +263,32 @@ def _pairs(shape: TableShape, rows: pa.Table, removed: pa.Table | None, known: _
     return TableNews(_taken(rows, is_new), _taken(rows, is_pair & is_known), None, gone)
 
 
-def _versioned(shape: TableShape, rows: pa.Table, known: _Known) -> TableNews:
+def _pairs_after_horizon(shape: TableShape, rows: pa.Table, known: _Known, horizons: Horizons) -> TableNews:
+    """What a frame brings to a view with rows without a match, where not every right record is kept.
+
+    A left record that is new may have come with right records that are gone alone: then it has no match.
+    """
+    rows = rows.filter(pa.array(is_kept(shape, 0, rows, horizons)))
+    rows = without(shape, 1, rows, ~is_kept(shape, 1, rows, horizons))
+    left, right = _ids(shape, rows, LEFT_ID), _ids(shape, rows, RIGHT_ID, may_miss=True)
+    is_left_known, is_pair = known.of(shape, 0, left), right >= 0
+    is_known = is_left_known & known.of(shape, 1, right)
+    matched = np.unique(left[is_pair])
+    is_first = np.zeros(len(left), dtype=bool)  # of the rows without a match of a left record
+    alone = np.flatnonzero(~is_pair)
+    is_first[alone[np.unique(left[alone], return_index=True)[1]]] = True
+    is_new = np.where(is_pair, ~is_known, is_first & ~is_left_known & ~np.isin(left, matched))
+    gone = _keys(shape, matched[known.of(shape, 0, matched)])
+    return TableNews(_taken(rows, is_new), _taken(rows, is_pair & is_known), None, gone)
+
+
+def _versioned(shape: TableShape, rows: pa.Table, known: _Known, horizons: Horizons) -> TableNews:
     assert shape.kind
     assert shape.kind.versioned
     own, other = shape.kind.versioned
+    if horizons:
+        rows = rows.filter(pa.array(is_kept(shape, SIDES.index(own), rows, horizons)))
+        rows = without(shape, SIDES.index(other), rows, ~is_kept(shape, SIDES.index(other), rows, horizons))
     ids = _ids(shape, rows, IDS[own])
     last = _last_of_each(ids)
     if len(last) < len(ids):

@@ -19,6 +19,7 @@ from livetables.model.change import TableShape
 from livetables.model.spec import CONTROL_TABLES
 from livetables.model.wire import NO_BATCH, FramePart, FrameStream
 from livetables.server.storage.frames import WriterMarks, positions
+from livetables.server.storage.horizons import Horizon, Horizons
 from livetables.server.storage.merge import relation
 
 WIDE_ROW_BYTES = 4096  # on average, of rows that came together
@@ -78,6 +79,7 @@ class Generation:
     run: int = 0  # the newest that brought a frame
     writers: Mapping[int, Writer] = field(default_factory=dict)
     trimmed: tuple[str, str, int] | None = None  # time, source and id of the newest dead letter that had to go
+    horizons: Horizons = field(default_factory=dict)
 
     @property
     def positions(self) -> dict[str, dict[int, int]]:
@@ -89,7 +91,7 @@ class Generation:
     def records(self) -> dict[str, int]:
         """How many records it has, as rows or dead letters, by what readers call their table.
 
-        Compared with its positions, it tells whether a record before them is still to come from another writer.
+        Compared with its positions, it shows whether a record before them is still to come from another writer.
         """
         return dict(sum((Counter(writer.records) for writer in self.writers.values()), Counter[str]()))
 
@@ -106,7 +108,7 @@ class Generation:
 
     @property
     def has_data(self) -> bool:
-        """Whether it has tables of records, and not only what the pipeline tells of itself."""
+        """Whether it has tables of records, and not only the pipeline's reports of itself."""
         return any(name not in CONTROL_TABLES for name in self.tables)
 
 
@@ -129,6 +131,7 @@ def encoded_facts(generation: Generation) -> bytes:
             "last_batch_id": generation.last_batch_id,
             "run": generation.run,
             "trimmed": generation.trimmed,
+            "horizons": generation.horizons,
             "tables": {
                 name: [table.next_row, table.newest.isoformat() if table.newest else None, table.is_wide]
                 for name, table in generation.tables.items()
@@ -176,6 +179,7 @@ def with_facts(generation: Generation, data: bytes) -> Generation:
         run=facts["run"],
         writers=writers,
         trimmed=tuple(trimmed) if trimmed else None,
+        horizons={source: Horizon(*horizon) for source, horizon in facts.get("horizons", {}).items()},
     )
 
 

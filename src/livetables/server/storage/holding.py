@@ -17,7 +17,7 @@ SILENT_SECONDS = 10.0  # a pipeline that was not heard for so long has gone; it 
 
 
 class Holding:
-    """Who holds the server, as far as it was said, and when it was last heard. Any thread may use it."""
+    """Who holds the server, if that is known, and when it was last heard. Any thread may use it."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -30,7 +30,7 @@ class Holding:
         return self._holder
 
     def heard(self, holder: Holder | None) -> None:
-        """The pipeline that holds the server has called. After a restart of the server, that tells who it is."""
+        """The pipeline that holds the server has called. After a restart of the server, that says who it is."""
         with self._lock:
             self._heard = self._clock()
             self._holder = holder or self._holder
@@ -41,7 +41,7 @@ class Holding:
             self._heard = self._clock() if holder else None
 
     def is_free_for(self, newcomer: Holder | None, replaces: str | None) -> bool:
-        """Whether a pipeline may take over: the one before has gone, is itself, or is known to it to be dead."""
+        """Whether a pipeline may take over: the previous one has gone, is itself, or is known to it to be dead."""
         with self._lock:
             if newcomer is None or self._holder is None or self._heard is None:
                 return True

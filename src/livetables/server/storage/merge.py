@@ -134,7 +134,7 @@ class Given:
         return quoted(_given_name(generation, shape.name, kind))
 
     def clear(self) -> None:
-        """Let go of all rows."""
+        """Release all rows."""
         for held in self._held.values():
             held.clear()
 
@@ -177,9 +177,8 @@ def bring(
     inserts: list[pa.Table] = []  # with their numbers
     gone = shape.key_schema.empty_table()
     if news.gone is not None:
-        has_gone = _delete_few if news.gone.num_rows <= FEW else _delete_many
-        if has_gone(writer, given.give(generation, shape, "gone", news.gone), target, shape, news.gone):
-            gone = news.gone
+        delete = _delete_few if news.gone.num_rows <= FEW else _delete_many
+        gone = delete(writer, given.give(generation, shape, "gone", news.gone), target, shape, news.gone)
     if news.newer is not None:
         if news.newer.num_rows <= FEW:
             replaced = _replaced_few(writer, target, shape, news.newer)
@@ -226,22 +225,30 @@ def store(
 # writes them all again. Many rows are joined: one scan finds them all.
 
 
-def _delete_few(writer: duckdb.DuckDBPyConnection, name: str, target: str, shape: TableShape, keys: pa.Table) -> bool:
+def _delete_few(
+    writer: duckdb.DuckDBPyConnection, name: str, target: str, shape: TableShape, keys: pa.Table
+) -> pa.Table:
+    """Delete the rows without a match; return the keys of those that were there."""
     own, other = (quoted(column) for column in shape.key)
     ids = ", ".join(map(str, keys[shape.key[0]].to_pylist()))
     query = f"SELECT {own}, {other} IS NULL FROM {target} WHERE {own} IN ({ids})"  # noqa: S608
     found = writer.execute(query).fetchall()
     alone = {own_id for own_id, is_alone in found if is_alone}
     if not alone:
-        return False
+        return shape.key_schema.empty_table()
     if any(own_id in alone and not is_alone for own_id, is_alone in found):
         return _delete_many(writer, name, target, shape, keys)
     writer.execute(f"DELETE FROM {target} WHERE {own} IN ({', '.join(map(str, alone))})")  # noqa: S608
-    return True
+    return pa.table([pa.array(sorted(alone)), pa.nulls(len(alone), pa.int64())], schema=shape.key_schema)
 
 
-def _delete_many(writer: duckdb.DuckDBPyConnection, name: str, target: str, _shape: TableShape, keys: pa.Table) -> bool:
-    return _changed(writer, f"DELETE FROM {target} t USING {name} s WHERE {_has_key(keys)}") > 0  # noqa: S608
+def _delete_many(
+    writer: duckdb.DuckDBPyConnection, name: str, target: str, shape: TableShape, keys: pa.Table
+) -> pa.Table:
+    """Delete the rows with these keys; return the keys of those that were there."""
+    columns = ", ".join(f"t.{quoted(column)}" for column in shape.key)
+    delete = f"DELETE FROM {target} t USING {name} s WHERE {_has_key(keys)} RETURNING {columns}"  # noqa: S608
+    return writer.sql(delete).to_arrow_table().cast(shape.key_schema)
 
 
 def _replaced_few(writer: duckdb.DuckDBPyConnection, target: str, shape: TableShape, newer: pa.Table) -> pa.Table:

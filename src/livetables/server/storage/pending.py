@@ -164,7 +164,7 @@ class PendingFrames:
         writer = generation.writers.get(part.writer)
         marks = writer.marks if writer else {}
         shapes = {name: table.shape for name, table in generation.tables.items()}
-        changes = frame_changes(shapes, frame.streams, marks, part.marks)
+        changes = frame_changes(shapes, frame.streams, marks, part.marks, generation.horizons)
         deltas = self._deltas(generation, changes)
         ended = max(writer.ended if writer else NO_BATCH, part.epoch if part.end else NO_BATCH)
         given = {name: _given(shapes[name], delta) for name, delta in deltas.items()}
@@ -207,9 +207,6 @@ class PendingFrames:
             stored: Future[int] = Future()
             batch.waiting.append(stored)
             return stored
-
-    def is_empty(self) -> bool:
-        return not (self._open or self._storing)
 
     def take(self, generations: Mapping[str, Generation]) -> list[PendingBatch]:
         """What is to be stored now: what could not be stored before, or else all that was shown since."""
@@ -304,13 +301,16 @@ class PendingFrames:
         if missing:
             place = shape.schema.names.index(key)
             found: dict[int, Row | None] = dict.fromkeys(missing)
-            rows = rows_of(self._lookup(generation, shape, key, missing))
-            for row in rows:
+            rows = self._lookup(generation, shape, key, missing)
+            matched: list[int] = []
+            if shape.removes_unmatched:
+                is_alone = pc.is_null(rows[shape.key[1]])
+                matched = rows.filter(pc.invert(is_alone))[key].unique().to_pylist()
+                rows = rows.filter(is_alone)
+            for row in rows_of(rows):
                 found[row.values[place]] = row
-            if len(rows) > sum(row is not None for row in found.values()):
+            if any(found[each] is not None for each in matched):
                 raise StoreFirstError("a left record has a match, and is shown without one beside it")
-            if shape.removes_unmatched and any(_is_pair(shape, row) for row in rows):
-                raise StoreFirstError("a left record has a match already")
             recent.update(found)
         return {each: recent[each] for each in ids}
 

@@ -69,7 +69,7 @@ class Running:
             return RequestError("limit", problem, "ask for less at once, or set server.memory_megabytes higher")
         if _is_shortage(error):
             return _shortage()
-        return RequestError("bad_sql", first_line(error), "correct the query; DESCRIBE tells a table's columns")
+        return RequestError("bad_sql", first_line(error), "correct the query; DESCRIBE shows a table's columns")
 
     def _stop_in_time(self) -> None:
         if not self._is_needed.wait(self._seconds_max):

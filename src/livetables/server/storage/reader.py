@@ -19,6 +19,7 @@ from livetables.model.spec import DEAD_LETTERS, record_id
 from livetables.server.storage.catalogue import Catalogue
 from livetables.server.storage.database import Database
 from livetables.server.storage.generation import Generation, StoredTable
+from livetables.server.storage.horizons import gone_condition
 from livetables.server.storage.merge import relation
 from livetables.server.storage.query import Running, chunks_of, in_time, reporting_shortage
 from livetables.server.storage.sql import check_sql
@@ -151,7 +152,7 @@ class TableReader:
         """How many records of each topic a generation has as rows and its successor has not.
 
         Only tables that are of the same topic in both count, and of those in `ends` only records before these offsets,
-        by partition: what comes after may be on its way to the successor.
+        by partition: what comes after may be on its way to the successor. What that is not to keep is not lost.
         """
         before, after = self._catalogue.begun(generation), self._catalogue.begun(successor)
         lost: Counter[str] = Counter()
@@ -161,7 +162,11 @@ class TableReader:
                 if topic is None or other is None or other.shape.topic != topic:
                     continue
                 query = lost_query(table.relation, other.relation, ends.get(name))
-                ((records,),) = cursor.execute(query).fetchall()
+                parameters: list[object] = []
+                for source in after.horizons.keys() & set(other.shape.sources):
+                    is_gone, parameters = gone_condition(other.shape, 0, after.horizons[source])
+                    query += f" AND NOT {is_gone}"
+                ((records,),) = cursor.execute(query, parameters).fetchall()
                 lost[topic] += records
         return {topic: records for topic, records in lost.items() if records}
 

@@ -88,7 +88,7 @@ class Staging:
         return staged is not None and staged.is_of(part) and part.part == len(staged.parts) - 1
 
     def _frame_of(self, part: FramePart) -> _Staged:
-        """The frame that a part is the next one of. The first part of a frame ends the one before it."""
+        """The frame that a part is the next one of. The first part of a frame ends the previous one."""
         key = (part.generation, part.writer)
         if part.part == 0:
             if key in self._staged:

@@ -1,24 +1,25 @@
 """The tables, in DuckDB: a batch is applied whole or not at all, and readers never see two generations mixed.
 
 The store puts together what does the work: `database` (snapshots and transactions), `catalogue` (generations and
-names), `fencing` (which pipeline may write), `writer` (frames), `batches`, `retention`, `reader` and `changes`.
+names), `fencing` (which pipeline may write), `writer` (frames), `batches`, `retention`, `reader` and `changes`. Readers
+call the last two themselves, as in `store.reader.window`.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import duckdb
-import pyarrow as pa
 
 from livetables.model.change import Batch, TableShape
 from livetables.model.errors import SetupError
-from livetables.model.wire import FramePart, Holder, Place
+from livetables.model.wire import FramePart
 from livetables.server.storage.batches import BatchWriter
 from livetables.server.storage.catalogue import Catalogue
 from livetables.server.storage.changes import ChangesReader
+from livetables.server.storage.context import StoreContext
 from livetables.server.storage.database import Database
 from livetables.server.storage.feed import Feed
 from livetables.server.storage.fencing import Fencing
@@ -26,12 +27,11 @@ from livetables.server.storage.generation import Frame, Generation, StoredTable,
 from livetables.server.storage.holding import Holding
 from livetables.server.storage.listeners import Changed, Listeners
 from livetables.server.storage.pending import Outcome, PendingFrames, Viewers
-from livetables.server.storage.reader import SQL_SECONDS_MAX, Kept, TableReader
+from livetables.server.storage.reader import TableReader
 from livetables.server.storage.retention import Retention
 from livetables.server.storage.staging import Staging
 from livetables.server.storage.unknown_fields import UnknownFields
 from livetables.server.storage.writer import Applied, TableWriter
-from livetables.server.viewports.viewport import Selection, ViewOptions, Window
 
 
 class Store:
@@ -53,7 +53,7 @@ class Store:
         self.reader = TableReader(self.database, self.catalogue)
         self.pending = PendingFrames(self.reader.rows_by_id)
         self._listeners, self._unknown_fields = Listeners(), UnknownFields()
-        self.writer = TableWriter(
+        context = StoreContext(
             self.database,
             self.catalogue,
             self.fencing,
@@ -63,17 +63,10 @@ class Store:
             self._listeners,
             self._unknown_fields,
         )
-        self.batches = BatchWriter(
-            self.database,
-            self.catalogue,
-            self.writer,
-            self.pending,
-            self.feed,
-            self._listeners,
-            self._unknown_fields,
-        )
+        self.writer = TableWriter(context)
+        self.batches = BatchWriter(context, self.writer)
         self._retention = Retention(self.database, self.catalogue, self.writer, self.batches)
-        self._changes = ChangesReader(self.catalogue, self.reader, self.feed)
+        self.changes = ChangesReader(self.catalogue, self.reader, self.feed)
         for generation in self.catalogue.generations.values():
             if generation.published:
                 self.feed.started(generation.name, generation.sequence)
@@ -100,18 +93,6 @@ class Store:
         self._listeners.add(listener)
 
     # The pipeline's side
-
-    def start_pipeline(self, holder: Holder | None = None, replaces: str | None = None) -> int:
-        """The number of a pipeline that starts now; see `Fencing.start_pipeline`."""
-        return self.fencing.start_pipeline(holder, replaces)
-
-    def held_by(self, number: int) -> AbstractContextManager[None]:
-        """Let no other pipeline take over while this one writes."""
-        return self.fencing.held_by(number)
-
-    def check_pipeline(self, number: int) -> None:
-        """Refuse a pipeline when another one has taken over."""
-        self.fencing.check(number)
 
     def begin(self, generation: str, shapes: Sequence[TableShape]) -> None:
         """Make room for a generation. Beginning one again with the same shapes keeps what it has."""
@@ -174,10 +155,6 @@ class Store:
             self.database.checkpoint()
         self._listeners.notify(Changed(frozenset(names_of(dropped)), rebound=True))
 
-    def dead_letter_summary(self, generation: str) -> dict[str, tuple[int, str]]:
-        """How many dead letters each table has, and the reason of its first one, in a generation."""
-        return self.reader.dead_letter_summary(generation)
-
     def lost_records(
         self, generation: str, successor: str, ends: Mapping[str, Mapping[int, int] | None]
     ) -> dict[str, int]:
@@ -189,11 +166,15 @@ class Store:
         """Delete the dead letters of the oldest records of each generation; return how many."""
         return self._retention.trim(rows_max, bytes_max)
 
+    def trim_tables(self, now: Callable[[], float] = time.time) -> dict[str, int]:
+        """Delete the records that tables are not to keep; return how many, by table. See `Retention.trim_tables`."""
+        return self._retention.trim_tables(now)
+
     # The readers' side
 
     @property
     def unknown_fields(self) -> Mapping[tuple[str, str], int]:
-        """How many records had a field that is no column, by table and field."""
+        """How many records had a field that is not a column, by table and field."""
         return self._unknown_fields.counts
 
     def generations(self) -> Mapping[str, Generation]:
@@ -209,46 +190,3 @@ class Store:
 
     def table(self, name: str) -> StoredTable:
         return self.catalogue.table(name)
-
-    def window(self, name: str, options: ViewOptions) -> tuple[StoredTable, Window]:
-        """The rows that a viewport shows, and the table that they are from."""
-        return self.reader.window(name, options)
-
-    def kept(self, name: str, options: ViewOptions, seconds_max: float) -> Kept:
-        """The rows that a viewport keeps, with all their columns; a TimeoutError if that takes too long."""
-        return self.reader.kept(name, options, seconds_max)
-
-    def row_counts(self) -> dict[str, dict[str, int]]:
-        """The rows of every table, by generation and table, as they are at one time."""
-        return self.reader.row_counts()
-
-    def scan(self, name: str, selection: Selection) -> AbstractContextManager[pa.RecordBatchReader]:
-        """All rows of a selection, in chunks, as they are at one time."""
-        return self.reader.scan(name, selection)
-
-    def sql(
-        self, text: str, seconds_max: float = SQL_SECONDS_MAX, *, masked: bool = False
-    ) -> AbstractContextManager[pa.RecordBatchReader]:
-        """The answer to one SELECT over the stable names; see `TableReader.sql`."""
-        return self.reader.sql(text, seconds_max, masked=masked)
-
-    def changes(
-        self,
-        name: str,
-        place: Place,
-        seconds_max: float,
-        is_over: Callable[[], bool],
-        *,
-        has_checksum: bool = False,
-        masked: bool = False,
-    ) -> pa.Table | None:
-        """What changed in a table after a place; see `ChangesReader.changes`."""
-        return self._changes.changes(name, place, seconds_max, is_over, has_checksum=has_checksum, masked=masked)
-
-    def no_changes(self, name: str) -> pa.Table:
-        """Nothing, and the place where a table is now."""
-        return self._changes.no_changes(name)
-
-    def whole(self, name: str, *, masked: bool = False) -> AbstractContextManager[pa.RecordBatchReader]:
-        """All rows of a table as changes to none, in chunks, with the place that they are the state of."""
-        return self._changes.whole(name, masked=masked)

@@ -15,18 +15,14 @@ import duckdb
 
 from livetables.model.change import TableChanges
 from livetables.model.wire import NO_BATCH, RUNS_PER_PIPELINE, FramePart
-from livetables.server.storage.catalogue import Catalogue, facts_update
-from livetables.server.storage.database import Database
+from livetables.server.storage.catalogue import facts_update
+from livetables.server.storage.context import StoreContext
 from livetables.server.storage.draft import Draft, groups
-from livetables.server.storage.feed import Feed
-from livetables.server.storage.fencing import Fencing
 from livetables.server.storage.frames import FrameError, TableNews
 from livetables.server.storage.generation import Frame, Generation, names_of
-from livetables.server.storage.listeners import Changed, Listeners
+from livetables.server.storage.listeners import Changed
 from livetables.server.storage.merge import Given, bring, store
-from livetables.server.storage.pending import Outcome, PendingBatch, PendingFrames, StoreFirstError
-from livetables.server.storage.staging import Staging
-from livetables.server.storage.unknown_fields import UnknownFields
+from livetables.server.storage.pending import Outcome, PendingBatch, StoreFirstError
 
 
 @dataclass(frozen=True)
@@ -50,29 +46,19 @@ class Applied:
 class TableWriter:
     """Writes frames, on any thread; one that writes to the database holds its `writing`."""
 
-    def __init__(
-        self,
-        database: Database,
-        catalogue: Catalogue,
-        fencing: Fencing,
-        pending: PendingFrames,
-        staging: Staging,
-        feed: Feed,
-        listeners: Listeners,
-        unknown_fields: UnknownFields,
-    ) -> None:
-        self._database = database
-        self._catalogue = catalogue
-        self._fencing = fencing
-        self._pending = pending
-        self._staging = staging
-        self._feed = feed
-        self._listeners = listeners
-        self._unknown_fields = unknown_fields
-        self._given = Given(database.writer)
+    def __init__(self, context: StoreContext) -> None:
+        self._database = context.database
+        self._catalogue = context.catalogue
+        self._fencing = context.fencing
+        self._pending = context.pending
+        self._staging = context.staging
+        self._feed = context.feed
+        self._listeners = context.listeners
+        self._unknown_fields = context.unknown_fields
+        self._given = Given(context.database.writer)
         self._applying: dict[str, threading.RLock] = {}  # of generations
         self._closed_to: str | None = None  # the generation whose frames are not shown; with the lock of `pending`
-        self._stored_writers = {name: each.writers for name, each in catalogue.generations.items()}
+        self._stored_writers = {name: each.writers for name, each in context.catalogue.generations.items()}
 
     def show(self, frame: Frame) -> Outcome:
         """Apply a small frame in memory and show it; it is stored by the next `store_shown`.

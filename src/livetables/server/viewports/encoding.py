@@ -11,11 +11,12 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from io import BytesIO
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
+from pydantic import PlainSerializer, WithJsonSchema
 
 from livetables.model.errors import RequestError
 
@@ -39,6 +40,11 @@ def encoded_time(time: datetime) -> str:
     """A single time, as rows have it; one without a time zone is in UTC."""
     naive = time.astimezone(UTC).replace(tzinfo=None) if time.tzinfo else time
     return naive.isoformat(timespec="microseconds" if time.microsecond % 1000 else "milliseconds") + "Z"
+
+
+Time = Annotated[
+    datetime, PlainSerializer(encoded_time, return_type=str), WithJsonSchema({"type": "string", "format": "date-time"})
+]
 
 
 def csv_chunks(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:

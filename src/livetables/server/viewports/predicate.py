@@ -24,7 +24,7 @@ MICROSECOND = timedelta(microseconds=1)
 
 
 def predicate(schema: pa.Schema, selection: Selection) -> Callable[[Row], bool] | None:
-    """What tells whether a row passes all filters; None if every row does."""
+    """A function that decides whether a row passes all filters; None if every row does."""
     if not selection.is_filtered:
         return None
     columns: list[tuple[int, bool, Test]] = []

@@ -5,31 +5,37 @@
  * There is one viewport, which follows what the grid shows. Nothing is cleared when another filter, place or generation is
  * asked for: rows stay until the ones that replace them are here.
  *
+ * Windows come faster than a page can be drawn. Of those that come between two frames the newest is drawn, as far as it
+ * can be seen. The rows that the grid keeps beyond that, and its length, follow later: with each new row on top all of
+ * them change, and to tell the grid its length makes it lay itself out several times.
+ *
  * Where rows are so large that the server cuts the window, the viewport is what can be seen, from its first row on, and no
  * longer whole blocks: the rows below the cut come when they are scrolled to.
  */
 import type { Problem, Row, Subscription, TableHub, ViewOptions, ViewState, Window } from "@livetables/client";
 import type { GridApi, IDatasource, IGetRowsParams } from "ag-grid-community";
+import { Frames } from "./frames";
 import { filtersOf, isSameSelection, sortOf } from "./view";
 
 /** The rows of one of the grid's blocks: its `cacheBlockSize`, 100 unless set. The viewport begins and ends at blocks. */
 const BLOCK_ROWS = 100;
 /** Blocks farther apart than this are not brought at once: those that were scrolled past are left. */
 const WINDOW_ROWS_MAX = 1000;
-/** Showing a window that takes less than this is not worth a pause. */
-const COSTLY_MS = 4;
-/** After one that takes longer, a frame and so many times what it took belong to the rest of the page. */
-const FRAME_MS = 16;
-const RESTS = 3;
+/** The server sends no more frames than a screen shows. */
+const INTERVAL_MS = 20;
+/** How late the grid knows of a row that nobody can see, or of a length that nobody can see: both cost a layout. */
+const UNSEEN_MS = 1000;
+
+const frames = new Frames();
 
 export interface DatasourceOptions {
   /** Text to be found in any column. */
   readonly quick?: string | undefined;
-  /** Told of every window: columns, total, generation, and the rows. */
+  /** Called with every window: columns, total, generation, and the rows. */
   readonly onWindow?: ((window: Window) => void) | undefined;
-  /** Told why no rows come. */
+  /** Called with the reason when rows cannot come. */
   readonly onProblem?: ((problem: Problem) => void) | undefined;
-  /** Told how it is with the rows, for `<live-state>` over the grid: connecting, stale, failed, limited, live. */
+  /** Called with the state of the rows, for `<live-state>` over the grid: connecting, stale, failed, limited, live. */
   readonly onState?: ((state: ViewState) => void) | undefined;
 }
 
@@ -55,9 +61,11 @@ export class LivetablesDatasource implements IDatasource {
   #waiting: IGetRowsParams[] = [];
   /** Whether the server has cut a window of this selection. */
   #isCut = false;
-  /** While the page rests, the newest window that has come; windows come faster than a page can be drawn. */
+  /** The newest window that has come, until it is drawn. */
   #next: Window | null = null;
-  #rest: ReturnType<typeof setTimeout> | undefined;
+  /** Set while the grid is to be told what cannot be seen. */
+  #unseen: ReturnType<typeof setTimeout> | undefined;
+  #isVisible = true;
 
   constructor(hub: TableHub, table: string, api: GridApi<Row>, options: DatasourceOptions) {
     this.#hub = hub;
@@ -93,19 +101,35 @@ export class LivetablesDatasource implements IDatasource {
     this.#look({ ...this.#view, quick: text });
   }
 
+  /** Whether anybody can see the grid: while not, its rows stay as they are, and none are asked for. */
+  setVisible(isVisible: boolean): void {
+    if (isVisible === this.#isVisible) return;
+    this.#isVisible = isVisible;
+    if (isVisible) this.#look(this.#view);
+    else this.#leave();
+  }
+
   /** Called by the grid when it has another datasource, or is gone. */
   destroy(): void {
     if (!this.#api.isDestroyed()) this.#api.removeEventListener("viewportChanged", this.#follow);
+    this.#leave();
+    this.#waiting = [];
+  }
+
+  #leave(): void {
     this.#subscription?.unsubscribe();
     this.#subscription = null;
-    this.#waiting = [];
-    clearTimeout(this.#rest);
+    this.#next = null;
+    frames.forget(this.#showNext);
+    clearTimeout(this.#unseen);
+    this.#unseen = undefined;
   }
 
   readonly #follow = (): void => {
     if (!this.#subscription) return;
     this.#look(this.#view);
-    if (this.#window) this.#draw(this.#window, false);
+    if (this.#window) this.#draw(this.#window, this.#drawn(), false);
+    if (this.#window && this.#isEndSeen(this.#window)) this.#setLength(this.#window);
   };
 
   #look(selection: ViewOptions): void {
@@ -117,15 +141,17 @@ export class LivetablesDatasource implements IDatasource {
     const range = this.#range();
     if (!range) return;
     this.#view = { ...selection, offset: range.start, size: range.end - range.start };
+    if (!this.#isVisible) return;
     if (this.#subscription) {
       this.#subscription.look(this.#view);
       if (this.#window) this.#answer(this.#window);
       return;
     }
-    this.#subscription = this.#hub.subscribe(this.#table, this.#view, {
+    const view = { ...this.#view, interval_ms: INTERVAL_MS };
+    this.#subscription = this.#hub.subscribe(this.#table, view, {
       rows: (window) => {
-        if (this.#rest === undefined) this.#showAndRest(window);
-        else this.#next = window;
+        this.#next = window;
+        frames.ask(this.#showNext);
       },
       problem: (problem) => this.#options.onProblem?.(problem),
       state: (state) => {
@@ -137,11 +163,10 @@ export class LivetablesDatasource implements IDatasource {
 
   /** The blocks that the grid shows, with those it waits for; what is too far from them is left. */
   #range(): Range | null {
-    const first = this.#api.getFirstDisplayedRowIndex();
-    const last = this.#api.getLastDisplayedRowIndex();
-    const drawn = first < 0 || last < first ? null : { start: first, end: last + 1 };
-    if (drawn && this.#isCut) return this.#visible(drawn);
-    let range = drawn && blocks(drawn.start, drawn.end);
+    const drawn = this.#drawn();
+    const isDrawn = drawn.start < drawn.end;
+    if (isDrawn && this.#isCut) return this.#visible(drawn);
+    let range = isDrawn ? blocks(drawn.start, drawn.end) : null;
     const left: IGetRowsParams[] = [];
     for (const params of this.#waiting.toReversed()) {
       const both = joined(range, blocks(params.startRow, params.endRow));
@@ -151,6 +176,12 @@ export class LivetablesDatasource implements IDatasource {
     this.#waiting = this.#waiting.filter((params) => !left.includes(params));
     for (const params of left) params.failCallback();
     return range;
+  }
+
+  /** The rows that the grid has drawn, also above and below those that can be seen. */
+  #drawn(): Range {
+    const start = this.#api.getFirstDisplayedRowIndex();
+    return start < 0 ? NOTHING : { start, end: this.#api.getLastDisplayedRowIndex() + 1 };
   }
 
   /** The rows that can be seen, without those that the grid draws above and below them. */
@@ -165,21 +196,11 @@ export class LivetablesDatasource implements IDatasource {
     return { start, end };
   }
 
-  #showAndRest(window: Window): void {
-    const started = performance.now();
-    this.#show(window);
-    const cost = performance.now() - started;
-    if (cost < COSTLY_MS) return;
-    this.#rest = setTimeout(
-      () => {
-        this.#rest = undefined;
-        const next = this.#next;
-        this.#next = null;
-        if (next) this.#showAndRest(next);
-      },
-      FRAME_MS + RESTS * cost,
-    );
-  }
+  readonly #showNext = (): void => {
+    const window = this.#next;
+    this.#next = null;
+    if (window) this.#show(window);
+  };
 
   #show(window: Window): void {
     const isSameGeneration = this.#window?.generation === window.generation;
@@ -188,16 +209,32 @@ export class LivetablesDatasource implements IDatasource {
     this.#window = window;
     this.#answer(window);
     if (this.#api.isDestroyed()) return;
-    if (this.#api.getDisplayedRowCount() !== window.total) this.#api.setRowCount(window.total, true);
-    this.#draw(window, isSameGeneration);
+    if (!isSameGeneration || this.#isEndSeen(window)) this.#setLength(window);
+    this.#draw(window, this.#visible(this.#drawn()), isSameGeneration);
+    this.#unseen ??= setTimeout(this.#showUnseen, UNSEEN_MS);
     this.#options.onWindow?.(window);
     if (this.#isCut && !wasCut) this.#follow();
   }
 
-  /** Gives the rows that the grid draws to it; the others when they are scrolled to. One on top moves all below it. */
-  #draw({ offset, rows }: Window, mayFlash: boolean): void {
-    const last = Math.min(this.#api.getLastDisplayedRowIndex(), offset + rows.length - 1);
-    for (let index = Math.max(this.#api.getFirstDisplayedRowIndex(), offset); index <= last; index++) {
+  readonly #showUnseen = (): void => {
+    this.#unseen = undefined;
+    if (!this.#window || this.#api.isDestroyed()) return;
+    this.#setLength(this.#window);
+    this.#draw(this.#window, this.#drawn(), false);
+  };
+
+  /** Whether the grid's last row, as it is or as it is to be, may be among those that it draws. */
+  #isEndSeen({ total }: Window): boolean {
+    return this.#drawn().end >= Math.min(total, this.#api.getDisplayedRowCount());
+  }
+
+  #setLength({ total }: Window): void {
+    if (this.#api.getDisplayedRowCount() !== total) this.#api.setRowCount(total, true);
+  }
+
+  /** Gives rows of a window to the grid. */
+  #draw({ offset, rows }: Window, { start, end }: Range, mayFlash: boolean): void {
+    for (let index = Math.max(start, offset); index < Math.min(end, offset + rows.length); index++) {
       const node = this.#api.getDisplayedRowAtIndex(index);
       const row = rows[index - offset];
       if (!node || !row || node.data === row) continue;
@@ -230,6 +267,8 @@ interface Range {
   readonly start: number;
   readonly end: number;
 }
+
+const NOTHING: Range = { start: 0, end: 0 };
 
 function blocks(start: number, end: number): Range {
   return { start: Math.floor(start / BLOCK_ROWS) * BLOCK_ROWS, end: Math.ceil(end / BLOCK_ROWS) * BLOCK_ROWS };

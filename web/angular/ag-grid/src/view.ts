@@ -1,4 +1,4 @@
-/** What AG Grid says of its sort and filters, as the server takes it. Pure. */
+/** AG Grid's sort and filters, in the server's form. Pure. */
 import type { Filter, Sort, ViewOptions } from "@livetables/client";
 import type { SortModelItem } from "ag-grid-community";
 

@@ -18,7 +18,7 @@ export type Cells = Value[];
 export interface SubscribeOptions {
   readonly offset?: number | undefined;
   readonly size?: number | undefined;
-  /** Told why no rows come; the console is unless given. */
+  /** Called with the reason when rows cannot come; without it, the console has it. */
   readonly onProblem?: ((problem: Problem) => void) | undefined;
 }
 
@@ -59,7 +59,7 @@ export class DeephavenService {
     return new DhTable(await this.#tables.getTableHandle(name));
   }
 
-  /** Rows of a table as arrays, now and whenever they change: the first 300, or what the options say. */
+  /** Rows of a table as arrays, now and whenever they change: the first 300, or those of the options. */
   subscribe<R extends readonly unknown[] = Cells>(
     name: string,
     onRows: OnRows<R>,
@@ -102,7 +102,7 @@ export class DeephavenService {
     return streamHandle<T>(this.#tables, name, maxRows);
   }
 
-  /** Each caller is told of a refusal in its own way. */
+  /** A refusal is reported to each caller in its own way. */
   #connect(): void {
     this.connect().catch(() => undefined);
   }

@@ -143,7 +143,7 @@ export class DhTable {
     name: N,
     listener: (event: CustomEvent<D>) => void,
   ): () => void {
-    const added = listener as unknown as Listener; // what an event holds is for its name to say
+    const added = listener as unknown as Listener; // the name of an event decides what it holds
     const listeners = this.#listeners.get(name) ?? new Set();
     this.#listeners.set(name, listeners.add(added));
     if (name === "schema_changed") this.#watchSchema();

@@ -23,7 +23,7 @@ export interface DhColumn {
 /** A row by column names. */
 export type NamedRow = Readonly<Record<string, Value>>;
 
-/** Takes rows; what a row holds is for the page to say. */
+/** Takes rows, of the type that the page declares. */
 export type OnRows<T> = (rows: T[]) => void;
 
 /** The page's columns; the same objects for the same columns. */

@@ -27,7 +27,7 @@ export function streamHandle<T extends object>(
     }
     return tables.follow(name, maxRows, {
       rows: (window) => {
-        subscriber.next(window.rows.map(namedRow) as unknown as T[]); // what a row holds is for the page to say
+        subscriber.next(window.rows.map(namedRow) as unknown as T[]); // the page declares the type of its rows
       },
       problem: (problem) => {
         const mayCome = problem.code === "unknown_table" && mayAppear(tables.statusNow());

@@ -16,6 +16,7 @@ interface Account {
 }
 
 @Component({
+  standalone: true,
   selector: "old-adapter",
   imports: [AgGridAngular],
   template: `

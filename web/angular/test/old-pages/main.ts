@@ -8,7 +8,8 @@ import { RawHandlePage } from "./raw-handle.page";
 import { RebindPage } from "./rebind.page";
 
 @Component({
-  selector: "old-app",
+  standalone: true,
+  selector: "app-root",
   imports: [AdapterPage, PagingPage, RawHandlePage, RebindPage],
   template: `
     <old-paging />

@@ -4,6 +4,7 @@ import type { OnDestroy, OnInit } from "@angular/core";
 import { DeephavenService } from "@livetables/angular/deephaven";
 
 @Component({
+  standalone: true,
   selector: "old-paging",
   template: `
     <button type="button" [disabled]="offset === 0" (click)="turn(-size)">Back</button>

@@ -5,6 +5,7 @@ import { DeephavenService } from "@livetables/angular/deephaven";
 import type { DhTable } from "@livetables/angular/deephaven";
 
 @Component({
+  standalone: true,
   selector: "old-raw-handle",
   template: `
     <table>

@@ -14,6 +14,7 @@ interface UserAccount {
 }
 
 @Component({
+  standalone: true,
   selector: "old-rebind",
   imports: [AsyncPipe, LiveTableComponent],
   template: `

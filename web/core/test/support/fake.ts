@@ -68,7 +68,7 @@ export class FakeSurroundings implements Surroundings {
   readonly sockets: FakeSocket[] = [];
   /** What `random` gives. */
   chance = 0.5;
-  /** Told of every new socket. */
+  /** Called with every new socket. */
   onSocket: (socket: FakeSocket) => void = () => undefined;
   #now = 1_000_000;
   readonly #timers = new Set<{ readonly at: number; readonly call: () => void }>();

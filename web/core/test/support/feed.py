@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from livetables.model.change import Batch, TableChanges, TableShape
 from livetables.model.wire import SourceReport
-from livetables.pipeline.server_client import FlightSink
+from livetables.pipeline.server_client import ServerClient
 
 TYPES: Mapping[str, pa.DataType] = {
     "string": pa.string(),
@@ -34,7 +34,7 @@ TYPES: Mapping[str, pa.DataType] = {
 class Feed:
     """Generations under way, with the number of their next batch."""
 
-    def __init__(self, sink: FlightSink) -> None:
+    def __init__(self, sink: ServerClient) -> None:
         self._sink = sink
         self._shapes: dict[tuple[str, str], TableShape] = {}
         self._batch_ids: dict[str, int] = {}
@@ -88,7 +88,7 @@ def _value(value: Any, kind: pa.DataType) -> Any:
 
 def main() -> None:
     location, token = sys.argv[1:]
-    feed = Feed(FlightSink(location, token))
+    feed = Feed(ServerClient(location, token))
     for line in sys.stdin:
         feed.take(json.loads(line))
         sys.stdout.write("done\n")

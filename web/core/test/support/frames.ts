@@ -59,5 +59,5 @@ export function rebound(before: string, about: About): Rebound {
 }
 
 export function error(code: string, sub?: number): Record<string, unknown> {
-  return { ...(sub === undefined ? {} : { sub }), type: "error", code, problem: `problem: ${code}`, cure: "mend it" };
+  return { ...(sub === undefined ? {} : { sub }), type: "error", code, problem: `problem: ${code}`, cure: "fix it" };
 }

@@ -87,7 +87,7 @@ export class ModelServer {
   sessions: Session[] = [];
   /** Every state of every viewport that ever was, by generation and sequence, which are used once. */
   readonly history = new Map<string, State>();
-  /** Why clients asked for whole windows, as far as they said. */
+  /** Why clients asked for whole windows, where they gave a reason. */
   readonly resyncs: (string | undefined)[] = [];
   /** How many patches were made wrong. */
   faults = 0;
@@ -313,7 +313,7 @@ export class ModelServer {
       if (state === subscription.failure) return [];
       subscription.failure = state;
       subscription.sequence = null;
-      return [{ type: "error", sub, code: state.code, problem: `problem: ${state.code}`, cure: "mend it" }];
+      return [{ type: "error", sub, code: state.code, problem: `problem: ${state.code}`, cure: "fix it" }];
     }
     if (state.sequence === subscription.sequence) return [];
     const { generation, sequence, columns } = state;

@@ -10,12 +10,12 @@ import type { ControlRow } from "../status/status-rows";
 
 const JOINS: Readonly<Record<string, string>> = {
   inner: "Every pair of records with the same key.",
-  left: "Every pair; a left record that has no partner yet is shown at once, with the right side empty.",
-  natural: "One row for each left record, with its latest partner; it follows every new one.",
+  left: "Every pair; a left record without a match is shown at once, with the right side empty.",
+  natural: "One row for each left record, with its latest match; it follows every new one.",
   asof: "One row for each right record, with the left record that was the latest at its time.",
 };
 
-/** Points tables to other topics, or joins them otherwise, while everybody watches. */
+/** Points tables to other topics, or changes a join, while everybody watches. */
 @Component({
   selector: "lt-control-form",
   imports: [Ago, Badge, ControlOutcome],
@@ -126,14 +126,14 @@ export class ControlForm {
     event.preventDefault();
     const given = Object.entries(this.filledIn())
       .map(([name, value]) => [name, value.trim()] as const)
-      .filter(([, value]) => value !== ""); // a blank field keeps what is
+      .filter(([, value]) => value !== ""); // a blank field keeps its value
     const changed = given.filter(([name, value]) => value !== this.current()?.[name]);
     const fields = changed.length > 0 ? changed : given;
     const what = fields.map(([name, value]) => `${label(name)} ${value}`).join(", ");
     void this.messages.send(what, Object.fromEntries(fields));
   }
 
-  /** What a message asked for. */
+  /** The changes that a message asked for. */
   protected asked(row: ControlRow): string {
     const fields = this.#fields().filter((name) => row[name] !== null && row[name] !== undefined);
     if (row.rollback) return "Roll back";

@@ -4,16 +4,16 @@ import type { ControlReceipt, Subscription } from "@livetables/angular";
 import type { ControlRow } from "../status/status-rows";
 
 export interface Sent {
-  /** What was asked for. */
+  /** The changes that it asks for. */
   readonly what: string;
-  /** sending, waiting, or what control_raw says became of it. */
+  /** sending, waiting, or the outcome in control_raw. */
   readonly outcome: string;
   readonly why: string;
-  /** What mends it, if it could not be sent. */
+  /** The fix, if it could not be sent. */
   readonly cure?: string;
 }
 
-/** What this page is about to send to the control topic, the message it sent last, and what became of that. */
+/** The control message that this page is about to send, the one that it sent last, and its outcome. */
 @Injectable({ providedIn: "root" })
 export class ControlMessages {
   /** Fields that somebody has changed and not sent yet. */

@@ -8,13 +8,13 @@ const MEANINGS: Readonly<Record<string, string>> = {
   sending: "On its way to the control topic.",
   waiting: "Building… The tables stay as they are until it has caught up.",
   applied: "It is live now.",
-  unchanged: "That is how it was already: nothing to do.",
-  superseded: "A later message took its place.",
+  unchanged: "It was live already: nothing to do.",
+  superseded: "A later message replaced it.",
   rejected: "Nothing was changed.",
   failed: "Nothing was changed.",
 };
 
-/** What became of the message that this page sent last. */
+/** The outcome of the message that this page sent last. */
 @Component({
   selector: "lt-control-outcome",
   imports: [Badge],
@@ -36,7 +36,7 @@ const MEANINGS: Readonly<Record<string, string>> = {
             <p [class.problem]="isBad()" [class.muted]="!isBad()">{{ sent.why }}</p>
           }
           @if (sent.cure) {
-            <p>To mend it: {{ sent.cure }}</p>
+            <p>To fix it: {{ sent.cure }}</p>
           }
         </section>
       }
@@ -47,7 +47,7 @@ export class ControlOutcome {
   protected readonly messages = inject(ControlMessages);
   protected readonly meaning = computed(() => MEANINGS[this.messages.sent()?.outcome ?? ""] ?? "");
   protected readonly isBad = computed(() => ["rejected", "failed"].includes(this.messages.sent()?.outcome ?? ""));
-  /** How far the build is, in the pipeline's own words. */
+  /** How far the build is, as the pipeline reports it. */
   protected readonly building = computed(() => {
     const row = this.#status()?.rows[0] as OrchestratorRow | undefined;
     return row && row.state !== "live" ? row.message : "";

@@ -9,20 +9,20 @@ import { Session } from "../shell/session";
 import { NEWEST_GENERATIONS, sentence } from "../status/status-rows";
 import type { GenerationRow } from "../status/status-rows";
 
-/** Every generation that ever was, and the way back to the one before. */
+/** Every generation, and a rollback to the previous one. */
 @Component({
   selector: "lt-generations-panel",
   imports: [Ago, Badge, ControlOutcome],
   changeDetection: ChangeDetectionStrategy.OnPush,
   template: `
     @if (mayControl()) {
-      <div class="back">
+      <div class="back" data-testid="roll-back">
         <button type="button" [disabled]="!target() || isSending()" (click)="rollBack()">Roll back</button>
         <p class="muted">
           @if (target(); as target) {
             to {{ target.generation }}: {{ sentence(target) }}
           } @else {
-            No earlier generation lingers that one could return to.
+            There is no earlier generation to return to.
           }
         </p>
       </div>
@@ -83,15 +83,8 @@ export class GenerationsPanel {
     () => NEWEST_GENERATIONS,
   );
   protected readonly rows = computed(() => (this.#window()?.rows ?? []) as readonly GenerationRow[]);
-  /** Of those that linger, the one that was live last. */
-  protected readonly target = computed(() =>
-    this.rows()
-      .filter(({ state }) => state === "lingering")
-      .reduce<GenerationRow | undefined>(
-        (latest, row) => (latest && time(latest.switched) >= time(row.switched) ? latest : row),
-        undefined,
-      ),
-  );
+  /** The one that was live last: of those that linger, or else of those that are kept. */
+  protected readonly target = computed(() => lastLive(this.rows(), "lingering") ?? lastLive(this.rows(), "kept"));
   protected readonly mayControl = inject(Session).mayControl;
   protected readonly isSending = computed(() => this.#messages.sent()?.outcome === "sending");
   protected readonly count = count;
@@ -101,8 +94,19 @@ export class GenerationsPanel {
   }
 
   protected rollBack(): void {
-    void this.#messages.send(`Roll back to ${this.target()?.generation ?? "the one before"}`, { rollback: true });
+    void this.#messages.send(`Roll back to ${this.target()?.generation ?? "the previous generation"}`, {
+      rollback: true,
+    });
   }
+}
+
+function lastLive(rows: readonly GenerationRow[], state: string): GenerationRow | undefined {
+  return rows
+    .filter((row) => row.state === state)
+    .reduce<GenerationRow | undefined>(
+      (latest, row) => (latest && time(latest.switched) >= time(row.switched) ? latest : row),
+      undefined,
+    );
 }
 
 function time(text: string | null): number {

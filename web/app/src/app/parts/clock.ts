@@ -1,6 +1,6 @@
 import { DestroyRef, Injectable, inject, signal } from "@angular/core";
 
-/** The time, to the second, for everything on the page that tells how long ago something was. */
+/** The time, to the second, for everything on the page that shows how long ago something was. */
 @Injectable({ providedIn: "root" })
 export class Clock {
   readonly #now = signal(Date.now());

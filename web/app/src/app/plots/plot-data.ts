@@ -2,6 +2,7 @@ import { DestroyRef, Injectable, computed, effect, inject, linkedSignal, signal 
 import { LiveTableService } from "@livetables/angular";
 import type { Status, Window } from "@livetables/angular";
 import type { AlignedData } from "uplot";
+import { COUNT } from "../tables/count";
 import { TablesShown } from "../tables/tables-shown";
 
 export const PLOTTED_SECONDS = 300;
@@ -57,15 +58,11 @@ export class PlotData {
   constructor() {
     effect((onCleanup) => {
       for (const table of this.#sources()) {
-        const counting = this.#service.hub.subscribe(
-          table,
-          { size: 0 },
-          {
-            rows: (window) => {
-              this.#newest.set(table, window);
-            },
+        const counting = this.#service.hub.subscribe(table, COUNT, {
+          rows: (window) => {
+            this.#newest.set(table, window);
           },
-        );
+        });
         onCleanup(counting.unsubscribe);
       }
     });
@@ -73,21 +70,17 @@ export class PlotData {
       const view = this.view();
       let before: Window | undefined;
       if (view === undefined) return;
-      const timing = this.#service.hub.subscribe(
-        view,
-        { size: 0 },
-        {
-          // The newest row alone tells of every news: a view may change its rows and keep their number.
-          schema: (columns) => {
-            const time = columns.findLast(({ type }) => type === "timestamp")?.name;
-            if (time) timing.look({ size: 1, sort: [{ column: time, descending: true }] });
-          },
-          rows: (window) => {
-            this.#time(window, before);
-            before = window;
-          },
+      const timing = this.#service.hub.subscribe(view, COUNT, {
+        // The newest row alone tells of every news: a view may change its rows and keep their number.
+        schema: (columns) => {
+          const time = columns.findLast(({ type }) => type === "timestamp")?.name;
+          if (time) timing.look({ size: 1, sort: [{ column: time, descending: true }] });
         },
-      );
+        rows: (window) => {
+          this.#time(window, before);
+          before = window;
+        },
+      });
       onCleanup(timing.unsubscribe);
     });
     const measuring = setInterval(() => {

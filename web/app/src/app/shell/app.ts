@@ -32,7 +32,7 @@ interface Details {
   readonly row: Row;
 }
 
-const BANNER_AFTER_MS = 1000; // what is over sooner than anybody can read is not told
+const BANNER_AFTER_MS = 1000; // what is over before it can be read is not shown
 
 /** The page: what is joined now, the tables, and beside them everything about them. */
 @Component({

@@ -3,7 +3,7 @@ import { LiveTableService } from "@livetables/angular";
 import type { Role } from "@livetables/angular";
 
 const KEY = "livetables.key";
-const CHECK_MS_MAX = 1500; // a server that is away is no reason to keep anybody at the door
+const CHECK_MS_MAX = 1500; // a server that is down must not keep anybody on the login page
 
 /** Whether somebody is logged in. The key is kept for this tab only, and never stays in the address. */
 @Injectable({ providedIn: "root" })
@@ -32,7 +32,7 @@ export class Session {
       if (key) void this.logIn(key);
     });
     const key = this.#key();
-    if (key) this.#connect(key).catch(() => undefined); // health tells why, and the dialog shows it
+    if (key) this.#connect(key).catch(() => undefined); // health has the reason, and the dialog shows it
   }
 
   async logIn(key: string): Promise<void> {

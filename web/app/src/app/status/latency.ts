@@ -21,6 +21,7 @@ const NAMES: Readonly<Record<LatencyPhase, string>> = {
     <button
       type="button"
       class="quiet"
+      [class.idle]="!latency()"
       popovertarget="latency"
       data-testid="latency"
       title="In the last minute; click for each phase"
@@ -139,7 +140,8 @@ const NAMES: Readonly<Record<LatencyPhase, string>> = {
       margin-top: 0.5rem;
     }
     @media (max-width: 759px) {
-      .words {
+      .words,
+      .idle {
         display: none;
       }
     }

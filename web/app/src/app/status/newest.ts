@@ -1,6 +1,7 @@
 import { ChangeDetectionStrategy, Component, computed, inject, input } from "@angular/core";
 import { LiveTableService } from "@livetables/angular";
 import { Ago } from "../parts/ago";
+import { COUNT } from "../tables/count";
 
 /** How long ago the newest record of a table was made. */
 @Component({
@@ -12,6 +13,6 @@ import { Ago } from "../parts/ago";
 export class Newest {
   readonly table = input.required<string>();
 
-  readonly #window = inject(LiveTableService).windowOf(this.table, () => ({ size: 0 }));
+  readonly #window = inject(LiveTableService).windowOf(this.table, () => COUNT);
   protected readonly time = computed(() => this.#window()?.newest ?? null);
 }

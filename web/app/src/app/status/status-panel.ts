@@ -7,7 +7,7 @@ import { Newest } from "./newest";
 import { orchestratorStatus, label } from "./status-rows";
 import type { OrchestratorRow } from "./status-rows";
 
-/** What the pipeline says of itself now, and how far each table is behind its topic. */
+/** The pipeline's status, and how far each table is behind its topic. */
 @Component({
   selector: "lt-status-panel",
   imports: [Ago, Badge, Newest],
@@ -37,7 +37,7 @@ import type { OrchestratorRow } from "./status-rows";
         }
       </dl>
     } @else {
-      <p class="muted">The pipeline has not said anything yet.</p>
+      <p class="muted">The pipeline has not reported yet.</p>
     }
 
     <h3>Sources</h3>

@@ -1,4 +1,4 @@
-/** Rows of the tables in which the pipeline tells of itself, and how this page looks at them. */
+/** Rows of the tables in which the pipeline reports its status, and this page's views of them. */
 import { inject } from "@angular/core";
 import type { Signal } from "@angular/core";
 import { LiveTableService } from "@livetables/angular";
@@ -45,7 +45,7 @@ export interface DeadLetterRow extends Row {
 
 export const NEWEST_GENERATIONS: ViewOptions = { sort: [{ column: "started", descending: true }], size: 50 };
 
-/** The one row that tells what is live. Call in an injection context; however many do, it is one viewport. */
+/** The one row that shows what is live. Call in an injection context; however many do, it is one viewport. */
 export function orchestratorStatus(): Signal<Window | undefined> {
   return inject(LiveTableService).windowOf(
     () => "orchestrator_status",
@@ -57,12 +57,12 @@ const TOPIC = "Topic";
 const JOIN = "Join";
 const JOIN_TYPE = "joinType";
 
-/** The columns that tell which topic a table is read from: one for each table, whatever they are called. */
+/** The columns that name the topic of a table: one for each table, whatever they are called. */
 export function topicFields(columns: readonly Column[]): readonly string[] {
   return columns.map(({ name }) => name).filter((name) => name.endsWith(TOPIC));
 }
 
-/** The columns that tell how a view is joined: joinType, and one for each view that it does not mean. */
+/** The columns that name the join of a view: joinType, and one for each view that it does not mean. */
 export function joinFields(columns: readonly Column[]): readonly string[] {
   return columns.map(({ name }) => name).filter((name) => name === JOIN_TYPE || name.endsWith(JOIN));
 }

@@ -16,7 +16,8 @@ const PLACE = ["topic", "partition", "offset"] as const;
   changeDetection: ChangeDetectionStrategy.OnPush,
   template: `
     <p class="summary">
-      <strong>{{ count(total()) }}</strong> {{ total() === 1 ? "record is no row" : "records are no rows" }}
+      <strong>{{ count(total()) }}</strong>
+      {{ total() === 1 ? "record could not be parsed" : "records could not be parsed" }}
       @if (total() > rows().length) {
         <span class="muted">· the newest {{ rows().length }} are listed</span>
       }

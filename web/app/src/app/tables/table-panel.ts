@@ -2,6 +2,8 @@
 import {
   ChangeDetectionStrategy,
   Component,
+  DestroyRef,
+  ElementRef,
   computed,
   effect,
   inject,
@@ -25,6 +27,7 @@ import { livetablesDatasource } from "@livetables/angular/ag-grid";
 import type { LivetablesDatasource } from "@livetables/angular/ag-grid";
 import { copy } from "../parts/copy";
 import { count } from "../parts/figures";
+import { COUNT } from "./count";
 import { DETAILS_COLUMN, GRID_OPTIONS, gridColumns } from "./grid";
 
 const TYPING_MS = 150;
@@ -216,8 +219,8 @@ export class TablePanel {
 
   readonly #service = inject(LiveTableService);
   /** Columns and number of all rows, whatever is filtered. */
-  readonly #whole = this.#service.windowOf(this.shownTable, () => ({ size: 0 }));
-  readonly #wholeState = this.#service.stateOf(this.shownTable, () => ({ size: 0 }));
+  readonly #whole = this.#service.windowOf(this.shownTable, () => COUNT);
+  readonly #wholeState = this.#service.stateOf(this.shownTable, () => COUNT);
   /** Null until the grid has asked for rows. */
   readonly #gridState = linkedSignal<unknown, ViewState | null>({
     source: () => [this.shownTable(), this.isPaged()],
@@ -232,11 +235,13 @@ export class TablePanel {
   readonly #selection = signal("");
   protected readonly isFiltered = computed(() => this.#selection() !== "");
   protected readonly choices = computed(() => {
-    this.#service.healthNow(); // what tables there are is told with every login
+    this.#service.healthNow(); // every login has the list of tables
     return [...new Set([this.shownTable(), ...this.#service.tables])];
   });
   #api: GridApi<Row> | null = null;
   #datasource: LivetablesDatasource | null = null;
+  /** Not, where there is room for one thing at a time, and it is another one. */
+  #isVisible = true;
   #typing: ReturnType<typeof setTimeout> | undefined;
   #noticing: ReturnType<typeof setTimeout> | undefined;
 
@@ -249,6 +254,14 @@ export class TablePanel {
         names.filter((name) => !hidden.has(name)),
         true,
       );
+    });
+    const seen = new IntersectionObserver((entries) => {
+      this.#isVisible = entries.at(-1)?.isIntersecting ?? true;
+      this.#datasource?.setVisible(this.#isVisible);
+    });
+    seen.observe(inject<ElementRef<HTMLElement>>(ElementRef).nativeElement);
+    inject(DestroyRef).onDestroy(() => {
+      seen.disconnect();
     });
   }
 
@@ -268,6 +281,7 @@ export class TablePanel {
         this.#gridState.set(state);
       },
     });
+    this.#datasource.setVisible(this.#isVisible);
     api.setGridOption("datasource", this.#datasource);
   }
 
@@ -284,16 +298,16 @@ export class TablePanel {
   }
 
   protected clicked(event: CellClickedEvent<Row>): void {
-    if (event.column.getColId() === DETAILS_COLUMN) this.#tell(event.data);
+    if (event.column.getColId() === DETAILS_COLUMN) this.#showDetails(event.data);
   }
 
   protected detailed(event: CellDoubleClickedEvent<Row>): void {
-    this.#tell(event.data);
+    this.#showDetails(event.data);
   }
 
   protected pressed(event: CellKeyDownEvent<Row> | FullWidthCellKeyDownEvent<Row>): void {
     const key = event.event as KeyboardEvent;
-    if (key.key === "Enter") this.#tell(event.data);
+    if (key.key === "Enter") this.#showDetails(event.data);
     if (key.key.toLowerCase() !== "c" || !(key.ctrlKey || key.metaKey) || !("column" in event) || !event.data) return;
     const names = this.columns().map(({ name }) => name);
     const row = event.data;
@@ -333,7 +347,7 @@ export class TablePanel {
     }
   }
 
-  #tell(row: Row | undefined): void {
+  #showDetails(row: Row | undefined): void {
     if (row) this.details.emit({ table: this.shownTable(), row });
   }
 

@@ -29,7 +29,7 @@ export class TablesShown {
     });
   }
 
-  /** Ask what tables there are: at login only names are told, with aliases among them. */
+  /** Ask for the tables: at login there are only names, with aliases among them. */
   async #find(): Promise<void> {
     const response = await this.#service.request("api/tables").catch(() => null); // the next status asks again
     if (!response) return;

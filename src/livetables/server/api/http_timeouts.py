@@ -1,4 +1,4 @@
-"""uvicorn's HTTP with an end to patience: half a request is not waited for, and a head is not taken whatever its size.
+"""uvicorn's HTTP with timeouts: half a request is not waited for, and the size of a head is limited.
 
 uvicorn waits for ever for the rest of a head or a body, and keeps what has come. Nobody has shown a key by then.
 """
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 throttle = Throttle()
 
 
-class PatientProtocol(HttpToolsProtocol):
+class TimedHttpProtocol(HttpToolsProtocol):
     """A connection that is closed when the rest of a request does not come."""
 
     _timer: asyncio.TimerHandle | None = None

@@ -1,6 +1,6 @@
 """A server that takes frames, acknowledges them, and only remembers how old their records were: the pipeline alone.
 
-`python -m bench.door` prints its port; a process of its own, because one that measures must not share its GIL.
+`python -m bench.measuring_server` prints its port. It is a process of its own: what measures must not share its GIL.
 """
 
 from __future__ import annotations
@@ -81,11 +81,13 @@ async def serve() -> None:
     await server.serve_forever()
 
 
-class Door:
+class MeasuringServer:
     """The process, as its parent sees it."""
 
-    def __enter__(self) -> Door:
-        self._process = subprocess.Popen([sys.executable, "-m", "bench.door"], stdout=subprocess.PIPE, text=True)
+    def __enter__(self) -> MeasuringServer:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "bench.measuring_server"], stdout=subprocess.PIPE, text=True
+        )
         assert self._process.stdout
         self.url = f"http://127.0.0.1:{int(self._process.stdout.readline())}"
         return self

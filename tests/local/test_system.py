@@ -104,6 +104,7 @@ def test_the_key_is_in_no_process_list(up: Up) -> None:
 
 
 def test_the_status_tells_every_address_and_what_is_live(up: Up) -> None:
+    up.wait(lambda: http_client(up).get("/api/status")["state"] == "live", "it has caught up")  # "ready" comes before
     done = up.run("status", "--json")
     assert done.returncode == 0, done.stderr
     status = json.loads(done.stdout)

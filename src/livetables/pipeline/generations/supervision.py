@@ -17,6 +17,7 @@ from livetables.pipeline.table_server import GenerationsOnServer, NoAnswerError,
 COUNT_SECONDS = 5.0  # between two counts of the rows on the server
 LOOK_SECONDS = 1.0  # between two checks of the topics, and of how far generations are
 LOOK_SHARE_MAX = 0.1  # of the time may go into that: a thousand partitions take a while
+LOOK_SECONDS_MAX = 5.0  # between two of them all the same: one slow check, of a cold JVM, must not leave the lag wrong
 BLOCKED_SECONDS = 2.0  # between two checks of topics that cannot be read
 
 CHANGING: tuple[Step, ...] = ("change_mode",)
@@ -153,5 +154,5 @@ class Supervision:
             if outdated:
                 generation.mark_outdated(outdated)
         is_blocked = any(generation.health.blocked for generation in running)
-        rest = max(LOOK_SECONDS, (time.monotonic() - started) / LOOK_SHARE_MAX)
+        rest = min(max(LOOK_SECONDS, (time.monotonic() - started) / LOOK_SHARE_MAX), LOOK_SECONDS_MAX)
         self._look_due = time.monotonic() + (BLOCKED_SECONDS if is_blocked else rest)

@@ -71,8 +71,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     output: Path = arguments.output
     _check_place(output, arguments.force)
-    is_told = arguments.bootstrap_servers or arguments.kafka_properties or arguments.topic
-    asks = not is_told and sys.stdin.isatty() and sys.stdout.isatty()
+    has_options = arguments.bootstrap_servers or arguments.kafka_properties or arguments.topic
+    asks = not has_options and sys.stdin.isatty() and sys.stdout.isatty()
 
     def ask(question: str, default: str) -> str:
         try:

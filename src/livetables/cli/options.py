@@ -87,7 +87,7 @@ def _addresses(arguments: argparse.Namespace, config: Config, running: LocalSyst
         url = arguments.url.rstrip("/")
         known = (each for each in (running and running.addresses, configured) if each and each.http == url)
         return next(known, Addresses(None, url, None))
-    is_said = bool(config_path(arguments)) or bool(SERVER_VARIABLES & os.environ.keys())
-    if running and not (is_said and server.port):
+    is_configured = bool(config_path(arguments)) or bool(SERVER_VARIABLES & os.environ.keys())
+    if running and not (is_configured and server.port):
         return running.addresses
     return configured

@@ -125,7 +125,7 @@ def _kafka(contents: Contents) -> Iterator[str]:
 
 def _table(proposal: Proposal) -> Iterator[str]:
     table = proposal.table
-    # A table without columns is none: it is there to be completed.
+    # A table without columns is invalid: it is there to be completed.
     mark = "" if table.columns else "# "
     yield f"{mark}[tables.{table.name}]"
     yield f"{mark}topic = {_toml(table.topic)}"

@@ -386,7 +386,7 @@ public final class FrameWriter extends ForeachWriter<byte[]> {
       boolean isThere = first != null && first.frame == stored + 1 && first.number == 0;
       boolean isRefused = refused.frame == stored + 1 && refused.number == 0; // although it is the next one
       if (!isThere || isRefused || again.stream().anyMatch(each -> each.body == null)) {
-        throw new RefusedException(told(answer));
+        throw new RefusedException(message(answer));
       }
       return again;
     }
@@ -412,7 +412,7 @@ public final class FrameWriter extends ForeachWriter<byte[]> {
           if (status == 200 || (status == CONFLICT && LOST.contains(answer.path("code").asText()))) {
             return answer;
           }
-          problem = answer.has("code") ? told(answer) : "the server answered with status " + status;
+          problem = answer.has("code") ? message(answer) : "the server answered with status " + status;
           if (status == UNAUTHORIZED && readTokenAgain()) {
             delay = 50;
           } else if (status < 500 && status != TOO_MANY && status != UNAUTHORIZED) {
@@ -504,7 +504,7 @@ public final class FrameWriter extends ForeachWriter<byte[]> {
       }
     }
 
-    private static String told(JsonNode answer) {
+    private static String message(JsonNode answer) {
       return answer.path("code").asText() + ": " + answer.path("problem").asText() + "; " + answer.path("cure").asText();
     }
   }
@@ -704,12 +704,12 @@ public final class FrameWriter extends ForeachWriter<byte[]> {
           }
         }
       }
-      ObjectNode told = header.putObject("marks");
+      ObjectNode marksByTable = header.putObject("marks");
       for (int place = 0; place < marks.offsets.length; place++) {
         if (marks.offsets[place].length > 0) {
           JsonNode table = plan.get("tables").get(place / scopes);
           JsonNode scope = plan.get("scopes").get(place % scopes);
-          ObjectNode partitions = told.withObjectProperty(table.get("name").asText())
+          ObjectNode partitions = marksByTable.withObjectProperty(table.get("name").asText())
               .putObject(scope == null ? "" : scope.asText());
           for (int partition = 0; partition < marks.offsets[place].length; partition++) {
             if (marks.offsets[place][partition] >= 0) {

@@ -76,9 +76,9 @@ import scala.jdk.javaapi.CollectionConverters;
  * operator once per record in real time, and once per key and batch in micro-batches: each record is handled on its own,
  * so both give the same. State knows a record by its id, which is its Kafka partition and offset.
  *
- * <p>Where a table does not keep all records, the server alone knows how far back it goes, and tells the writers. Older
- * records leave the state when their key is read, or else once in a while, by a timer. What they still make until then the
- * server does not take.
+ * <p>Where a table does not keep all records, the server alone knows how far back it goes, and answers the writers with
+ * it. Older records leave the state when their key is read, or else once in a while, by a timer. What they still make
+ * until then the server does not take.
  *
  * <p>An event begins with a byte (1 if it is the last part of its record), the table, the scope, and the record: id,
  * time, length of its values, values. Entries follow, each with a byte for its kind:
@@ -475,22 +475,22 @@ public final class MatchOperator extends StatefulProcessor<String, byte[], byte[
     return more;
   }
 
-  /** The newest record of a table that is not kept, as the server has told it. It only moves forward. */
+  /** The newest record of a table that is not kept, as the server has sent it. It only moves forward. */
   record Horizon(long time, long id) {
     private static final int QUERIES_MAX = 64;
     private static final Map<String, Map<String, Horizon>> KNOWN = new ConcurrentHashMap<>(); // by query and table
 
     /** Note how far back the tables of a query go, by the answer to a frame. */
     static void note(String query, JsonNode answer) {
-      JsonNode told = answer.path("horizons");
-      if (told.isEmpty()) {
+      JsonNode received = answer.path("horizons");
+      if (received.isEmpty()) {
         return;
       }
       Map<String, Horizon> horizons = new HashMap<>();
-      told.fields().forEachRemaining(each ->
+      received.fields().forEachRemaining(each ->
           horizons.put(each.getKey(), new Horizon(each.getValue().get(0).asLong(), each.getValue().get(1).asLong())));
       if (KNOWN.size() >= QUERIES_MAX) {
-        KNOWN.clear(); // of queries that have ended; the others are told again
+        KNOWN.clear(); // of queries that have ended; the others are sent again
       }
       KNOWN.put(query, horizons);
     }
@@ -664,7 +664,7 @@ public final class MatchOperator extends StatefulProcessor<String, byte[], byte[
    */
   private static final class Parser implements Serializable {
     static final byte PARSED = 0, DEAD = 1;
-    private static final int NESTING_MAX = 500; // less than Python takes, which tells the reasons
+    private static final int NESTING_MAX = 500; // less than Python takes, which finds the reasons
     private static final JsonFactory STRICT = JsonFactory.builder()
         .disable(JsonFactory.Feature.INTERN_FIELD_NAMES)
         .streamReadConstraints(StreamReadConstraints.builder()
@@ -843,7 +843,7 @@ public final class MatchOperator extends StatefulProcessor<String, byte[], byte[
       return token == JsonToken.VALUE_STRING && NUMBER.matcher(json.getText()).matches();
     }
 
-    /** The whole number that a number of JSON is, however it is written; null if it is none, or no int64. */
+    /** The whole number that a number of JSON is, however it is written; null if it has a fraction, or is no int64. */
     private static Long whole(String number) {
       int exponentAt = Math.max(number.indexOf('e'), number.indexOf('E'));
       String mantissa = exponentAt < 0 ? number : number.substring(0, exponentAt);

@@ -153,7 +153,7 @@ class Intake:
             self._heard()
             _answer(answer, self._taken(part, is_applied=False))
         except Exception as error:
-            _answer(answer, _as_told(error))
+            _answer(answer, _as_answer(error))
 
     def _apply_all(self) -> None:
         while True:
@@ -175,7 +175,7 @@ class Intake:
             if not isinstance(error, RequestError | FrameError):
                 log.exception("a frame cannot be applied")
             self._left(waiting.size)
-            _answer(waiting.answer, _as_told(error))
+            _answer(waiting.answer, _as_answer(error))
 
     def _apply(self, waiting: _Waiting) -> None:
         """Show a frame, or have the store apply it where it cannot be shown first."""
@@ -241,7 +241,7 @@ class Intake:
             self._left(waiting.size)
         else:
             again.add_done_callback(lambda stored: self._has_stored(waiting, stored))
-        _answer(waiting.answer, _as_told(error) if error else self._taken(waiting.part))
+        _answer(waiting.answer, _as_answer(error) if error else self._taken(waiting.part))
 
     def _store_all(self) -> None:
         while True:
@@ -263,7 +263,7 @@ class Intake:
     def _taken(self, part: FramePart, *, is_applied: bool = True) -> Taken:
         generation = self._store.generations().get(part.generation)
         if generation is None:
-            raise _as_told(StoreFirstError("the generation is gone"))
+            raise _as_answer(StoreFirstError("the generation is gone"))
         return Taken(is_applied, generation.sequence, self._store.stored_frame(part), generation.horizons or None)
 
     def _whole(self, last: FramePart) -> Frame:
@@ -282,7 +282,7 @@ def _answer(answer: Future[Taken], outcome: Taken | BaseException) -> None:
             answer.set_result(outcome)
 
 
-def _as_told(error: BaseException) -> BaseException:
+def _as_answer(error: BaseException) -> BaseException:
     """The answer to a writer for an error: retryable, where that may help."""
     if isinstance(error, duckdb.OutOfMemoryException):
         return RequestError(

@@ -6,6 +6,7 @@ import json
 import re
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -68,7 +69,7 @@ SERVER_FRAMES: dict[str, Callable[[], str]] = {
         3,
         1,
         protocol.with_checksum(
-            protocol.patch(HEADING.model_copy(update={"receipt": RECEIPT}), 1_000_001, _change()),
+            protocol.patch(replace(HEADING, receipt=RECEIPT), 1_000_001, _change()),
             Checksums().of_window(1_000_001, NEW),
         ),
     ),
@@ -165,7 +166,7 @@ def test_an_int64_beyond_two_to_the_53_may_be_sent_as_text_or_number() -> None:
         ("[" * 60_000, "bad_frame", ""),
     ],
 )  # fmt: skip
-def test_a_frame_that_does_not_fit_is_refused_with_the_reason(text: str, code: str, part: str) -> None:
+def test_an_invalid_frame_is_refused_with_the_reason(text: str, code: str, part: str) -> None:
     with pytest.raises(RequestError) as refused:
         protocol.client_frame(text)
     assert refused.value.code == code

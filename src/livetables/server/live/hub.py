@@ -117,7 +117,7 @@ class Hub:
                         if viewport.window is not None and viewport.window.advance(delta):
                             viewport.times = changes.times
                             has_news.append(viewport)
-                            self._metrics.advances.inc()
+        self._metrics.advances.inc(len(has_news))
         self._call(_wake, has_news)
 
     def stored(self, generation: str, sequence: int) -> None:
@@ -233,11 +233,17 @@ class Hub:
         )
         sent = self._metrics.rows_sent.labels(table.shape.name, "websocket")
         view = window.view
-        state = State(
-            heading, view.options, view.columns, entries, total, sent, view.checksums, lambda: view.arrow(rows)
+        state = State.after(
+            viewport.state,
+            heading,
+            view.options,
+            view.columns,
+            entries,
+            total,
+            sent,
+            view.checksums,
+            lambda: view.arrow(rows),
         )
-        if isinstance(viewport.state, State):
-            state = state.after(viewport.state)
         viewport.sequence = state.heading.sequence
         return state
 

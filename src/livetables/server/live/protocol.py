@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
@@ -182,10 +183,9 @@ def error(problem: LivetablesError, sub: int | None = None) -> str:
     return _text({**about_sub, "type": "error", "code": code, "problem": problem.problem, "cure": problem.cure})
 
 
-class Receipt(BaseModel):
+@dataclass(frozen=True, slots=True)
+class Receipt:
     """When the newest record of a data frame was in Kafka, left Spark, and was applied: ms since 1970."""
-
-    model_config = ConfigDict(frozen=True)
 
     kafka: float
     spark: float
@@ -201,10 +201,9 @@ class Receipt(BaseModel):
         }
 
 
-class Heading(BaseModel):
+@dataclass(frozen=True, slots=True)
+class Heading:
     """What every data frame has."""
-
-    model_config = ConfigDict(frozen=True)
 
     table: str
     generation: str

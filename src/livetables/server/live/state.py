@@ -9,6 +9,7 @@ from functools import cached_property
 import pyarrow as pa
 from prometheus_client import Counter
 
+from livetables.model.errors import RequestError
 from livetables.server.live import protocol
 from livetables.server.viewports.row import Checksums, Entry, Values
 from livetables.server.viewports.viewport import Patch, ViewOptions, patch
@@ -32,6 +33,31 @@ class State:
     patch_rows: int = 0  # that it brings or changes
     _framed: dict[tuple[int, int, str, bool], bytes] = field(default_factory=dict)
 
+    @classmethod
+    def after(
+        cls,
+        before: State | RequestError | None,
+        heading: protocol.Heading,
+        options: ViewOptions,
+        columns: tuple[tuple[str, str], ...],
+        numbered: Sequence[Entry],
+        total: int,
+        rows_sent: Counter,
+        checksums: Checksums,
+        arrow: Callable[[], pa.Table],
+    ) -> State:
+        """The next state, with the patch that makes it of the one before; or that one, if both show the same."""
+        change = None
+        if isinstance(before, State) and (before.heading.generation, before.columns) == (heading.generation, columns):
+            change = patch(before.numbered, numbered)
+            if change and change.is_empty and (before.total, before.heading.hint) == (total, heading.hint):
+                return before
+        text, changed = None, 0
+        if change is not None:
+            text = protocol.patch(heading, total, change)
+            changed = len(change.inserted) + len({position for position, _, _ in change.updated})
+        return cls(heading, options, columns, numbered, total, rows_sent, checksums, arrow, text, changed)
+
     @property
     def ids(self) -> list[int]:
         return [number for number, _ in self.numbered]
@@ -52,7 +78,7 @@ class State:
     @cached_property
     def first(self) -> str:
         """The whole window, for a client that has none: no record has caused it."""
-        heading = self.heading.model_copy(update={"receipt": None})
+        heading = replace(self.heading, receipt=None)
         return protocol.snapshot(heading, self.options.offset, self.total, self.ids, self.rows)
 
     @cached_property
@@ -86,18 +112,6 @@ class State:
 
     def limited(self, sequence: int, hint: str) -> State:
         """The same rows once more, with a sentence that says why they are not newer."""
-        heading = self.heading.model_copy(update={"sequence": sequence, "hint": hint, "receipt": None})
+        heading = replace(self.heading, sequence=sequence, hint=hint, receipt=None)
         patch = protocol.patch(heading, self.total, Patch((), (), ()))
         return replace(self, heading=heading, patch=patch, patch_rows=0, _framed={})
-
-    def after(self, before: State) -> State:
-        """This state with the patch that makes it of the one before; or that one, if both show the same."""
-        if before.heading.generation != self.heading.generation or before.columns != self.columns:
-            return self
-        change = patch(before.numbered, self.numbered)
-        if change is None:
-            return self
-        if change.is_empty and (before.total, before.heading.hint) == (self.total, self.heading.hint):
-            return before
-        changed = len(change.inserted) + len({position for position, _, _ in change.updated})
-        return replace(self, patch=protocol.patch(self.heading, self.total, change), patch_rows=changed)

@@ -204,6 +204,8 @@ def patch(old: Rows, new: Rows) -> Patch | None:
     """
     old_head, new_head, old_end = _heads(old, new)
     below = tuple(range(old_end, len(old)))
+    if old_head == 0:  # rows have come on top, and nothing else has changed
+        return _shorter(Patch(below, tuple([(place, *new[place]) for place in range(new_head)]), ()), new)
     old, window = old[:old_head], new
     new = new[:new_head]
     old_position = {row_id: position for position, (row_id, _) in enumerate(old)}
@@ -240,10 +242,14 @@ def _heads(old: Rows, new: Rows) -> tuple[int, int, int]:
     Most often rows come at the top, or near it, and push others out: everything between is the same objects, which
     takes a fraction of the time to see.
     """
-    pushed = next((count for count in range(min(len(old), PUSHED_MAX)) if new and old[-1 - count] is new[-1]), None)
+    if not old or not new:
+        return len(old), len(new), len(old)
+    last, top = new[-1], old[0]
+    pushed = next((count for count in range(min(len(old), PUSHED_MAX)) if old[-1 - count] is last), None)
     if pushed is not None:
         end = len(old) - pushed
-        for new_head in HEAD_ROWS:
+        on_top = next((count for count in range(min(len(new), PUSHED_MAX)) if new[count] is top), None)
+        for new_head in HEAD_ROWS if on_top is None else (on_top, *HEAD_ROWS):
             old_head = end - (len(new) - new_head)
             if new_head > len(new) or old_head > end:
                 break

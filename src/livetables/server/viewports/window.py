@@ -8,10 +8,11 @@ counted where it is above or below them. The store is asked only when rows that 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, takewhile
+from operator import itemgetter
 
 import numpy as np
 import pyarrow as pa
@@ -25,9 +26,22 @@ from livetables.server.viewports.viewport import ViewOptions
 
 KEPT_FROM_THE_TOP = 1_000  # a view that begins before this position keeps all rows above it
 BESIDE_MIN, BESIDE_MAX = 50, 500  # rows to keep above and below a view
-MANY = 16  # rows that are worth being looked at together
+MANY = 200  # new rows, of which it is worth finding those that can be in view before anything is made of them
 VIEW_BYTES_MAX = 4 * 1024 * 1024  # of the rows that a client is sent at once
 KEPT_BYTES_MAX = 4 * VIEW_BYTES_MAX
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """The new rows of a frame that pass some filters, in some order, with their keys."""
+
+    keys: list[Key]
+    rows: list[Row]
+
+    @cached_property
+    def size(self) -> int:
+        """About how many bytes they take in JSON."""
+        return sum(row.size for row in self.rows)
 
 
 @dataclass(frozen=True)
@@ -59,6 +73,16 @@ class Delta:
             is_number = pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
             self._columns[place] = column.to_numpy() if is_number and not column.null_count else None
         return self._columns[place]
+
+    @cached_property
+    def _arrivals(self) -> dict[str, Arrivals]:
+        return {}
+
+    def arrivals(self, kind: str, make: Callable[[list[Row]], Arrivals]) -> Arrivals:
+        """What `make` makes of the new rows: once for all windows of this kind, with the same filters and order."""
+        if kind not in self._arrivals:
+            self._arrivals[kind] = make(self.new)
+        return self._arrivals[kind]
 
     @property
     def size(self) -> int:
@@ -94,6 +118,7 @@ class LiveWindow:
         self._options = options
         self._key = order_key(schema, options.sort)
         self._passes = predicate(schema, options)
+        self._kind = options.model_dump_json(include={"filters", "quick", "sort", "masked"})
         self._first_sort = (
             (schema.names.index(options.sort[0].column), options.sort[0].descending) if options.sort else None
         )
@@ -136,11 +161,9 @@ class LiveWindow:
             if self._passes is None or self._passes(was):
                 self._remove(was)
             if now is not None and (self._passes is None or self._passes(now)):
-                self._insert(now)
-        for row in self._near(delta):
-            row = masked_row(row, self._hidden)
-            if self._passes is None or self._passes(row):
-                self._insert(row)
+                self._insert(now, self._key(now))
+        if delta.numbered is not None:
+            self._take(delta)
         self._cut()
         return (self.total, self._touched) != (total, touched)
 
@@ -161,33 +184,63 @@ class LiveWindow:
     def _reaches_end(self) -> bool:
         return self._start + len(self._rows) >= self.total
 
-    def _near(self, delta: Delta) -> Iterator[Row]:
-        """The new rows but for those that are only to be counted, below what is kept."""
-        if delta.numbered is None:
+    def _take(self, delta: Delta) -> None:
+        """Take the new rows in. Most often all of them go to one place."""
+        near = self._near(delta)
+        arrivals = delta.arrivals(self._kind, self._arrivals) if near is None else self._arrivals(near)
+        keys, count = arrivals.keys, len(arrivals.keys)
+        if not count:
             return
+        if not self._keys:
+            for key, row in zip(keys, arrivals.rows, strict=True):
+                self._insert(row, key)
+        elif keys[-1] < self._keys[0]:
+            self.total += count
+            self._touched += 1
+            if self._start > 0:
+                self._start += count
+            else:
+                self._keys[:0] = keys
+                self._rows[:0] = arrivals.rows
+                self._shown[:0] = [self.view.entry(row) for row in arrivals.rows]
+                self._bytes += arrivals.size
+        elif keys[0] > self._keys[-1] and not self._reaches_end:
+            self.total += count
+        else:
+            for key, row in zip(keys, arrivals.rows, strict=True):
+                self._insert(row, key)
+
+    def _arrivals(self, rows: Iterable[Row]) -> Arrivals:
+        """Those of new rows that pass the filters, with their keys, in order."""
+        if self._hidden:
+            rows = [masked_row(row, self._hidden) for row in rows]
+        if self._passes is not None:
+            rows = filter(self._passes, rows)
+        keyed = sorted(((self._key(row), row) for row in rows), key=itemgetter(0))
+        return Arrivals([key for key, _ in keyed], [row for _, row in keyed])
+
+    def _near(self, delta: Delta) -> list[Row] | None:
+        """The new rows that are not below what is kept, which are counted here; None: all are to be looked at."""
+        assert delta.numbered is not None
         count = delta.numbered.num_rows
         if self._passes is not None or self._reaches_end or not self._rows:
-            yield from delta.new
-            return
+            return None
         if self._first_sort is None:  # new rows come last
             self.total += count
-            return
+            return []
         place, descending = self._first_sort
         values = delta.numbers(place) if count >= MANY else None
         bound = self._rows[-1].values[place]
         if values is None or bound is None or bound != bound:
-            yield from delta.new
-            return
+            return None
         is_near = values >= bound if descending else values <= bound
         if descending and values.dtype.kind == "f":
             is_near |= np.isnan(values)
         near = np.flatnonzero(is_near)
         self.total += count - len(near)
-        for position in near:
-            yield delta.new[position]
+        return [delta.new[position] for position in near]
 
-    def _insert(self, row: Row) -> None:
-        key = self._key(row)
+    def _insert(self, row: Row, key: Key) -> None:
         was_at_end = self._reaches_end
         self.total += 1
         position = bisect_left(self._keys, key)

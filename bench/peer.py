@@ -57,8 +57,8 @@ class Peer:
             if line.startswith('{"peer"'):
                 figures: dict[str, Any] = json.loads(line)
                 return figures
-        said = "\n    ".join(lines[-LOG_LINES_SHOWN:])
-        raise SetupError(f"the peer ended with code {ran.returncode}; its last output:\n    {said}", "use --no-peer")
+        output = "\n    ".join(lines[-LOG_LINES_SHOWN:])
+        raise SetupError(f"the peer ended with code {ran.returncode}; its last output:\n    {output}", "use --no-peer")
 
 
 def prepared(script: Path) -> Peer:

@@ -70,13 +70,13 @@ def started(verb: str, directory: Path, settings: Mapping[str, str]) -> subproce
 
 
 def line_beginning(lines: Iterator[str], beginning: str) -> str:
-    """The first line that begins so; what was said before is in the error if none does."""
-    said = []
+    """The first line that begins so; what was printed before is in the error if none does."""
+    printed = []
     for line in lines:
-        said.append(line)
+        printed.append(line)
         if line.startswith(beginning):
             return line
-    raise AssertionError("".join(said))
+    raise AssertionError("".join(printed))
 
 
 @pytest.mark.parametrize(

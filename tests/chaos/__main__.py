@@ -46,7 +46,7 @@ def main() -> int:
     kinds = {kind: each for kind, each in FAULTS.items() if kind in arguments.only or "faults" in arguments.only}
     if kinds:
         report = faults(arguments.seed, arguments.faults, kinds, arguments.directory)
-        measured["faults"] = report.told()
+        measured["faults"] = report.as_dict()
         is_clean = report.is_clean
     if "soak" in arguments.only:
         soaked = run_soak(
@@ -76,7 +76,7 @@ def main() -> int:
         with running("swaps", chance, arguments.directory, SWAPPING) as system:
             usages = run_swaps(system, arguments.swaps, chance, notify)
         grown = growth(usages)
-        measured["swaps"] = {"usages": [usage.told() for usage in usages], "grown": grown}
+        measured["swaps"] = {"usages": [usage.as_dict() for usage in usages], "grown": grown}
         for name, (before, after) in grown.items():
             notify(f"{name} grew from {before:.1f} to {after:.1f}")
     if arguments.json:

@@ -36,7 +36,7 @@ class Crowd:
         self.latencies: list[float] = []
 
     def report(self) -> dict[str, Any]:
-        told = {
+        report = {
             "connected": self.connected,
             "frames": self.frames,
             "reconnects": self.reconnects,
@@ -44,7 +44,7 @@ class Crowd:
             "latencies": self.latencies,
         }
         self.frames, self.wrong, self.latencies = 0, [], []
-        return told
+        return report
 
 
 async def watch(crowd: Crowd, address: str, number: int) -> None:

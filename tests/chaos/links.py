@@ -19,7 +19,7 @@ from typing import Literal, Self
 Mode = Literal["open", "slow", "reset", "black_hole", "half_open", "lost_answers"]
 
 CHUNK_BYTES = 64 * 1024
-SLOW_BYTES = 4 * 1024  # of a slow link's pieces, unless it is told otherwise
+SLOW_BYTES = 4 * 1024  # of a slow link's pieces, unless a caller gives another size
 SLOW_SECONDS = 0.05  # for each piece, either way
 CONNECT_SECONDS = 5.0
 ABORT = struct.pack("ii", 1, 0)  # SO_LINGER: to close is to reset
@@ -33,7 +33,7 @@ class Link:
     slow          pieces of a few kilobytes, each late
     reset         connections are reset, and so are new ones
     black_hole    nothing passes, either way; afterwards everything continues
-    half_open     what goes one way is lost, and nobody is told; afterwards such connections are reset
+    half_open     what goes one way is lost, without an error; afterwards such connections are reset
     lost_answers  requests arrive; of each connection the next answer is lost, and the connection with it
     """
 

@@ -40,7 +40,7 @@ class Report:
     def is_clean(self) -> bool:
         return self.tally.is_clean and not self.violations and not self.failures
 
-    def told(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """As JSON takes it."""
         return {
             "seed": self.seed,

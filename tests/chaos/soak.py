@@ -143,10 +143,10 @@ def run_soak(
     found = grown(samples)
     for name, (before, after) in found.items():
         notify(f"{name} grew from {before:,.1f} to {after:,.1f}")
-    told = f"{minutes:g} minutes, {rate:,} records a second, {clients} clients, {swaps} swaps"
-    notify(f"soak: {told}; {load.sent:,} records, 0 frames that were wrong, {len(found)} values that grew")
+    title = f"{minutes:g} minutes, {rate:,} records a second, {clients} clients, {swaps} swaps"
+    notify(f"soak: {title}; {load.sent:,} records, 0 frames that were wrong, {len(found)} values that grew")
     if plot:
-        plot.write_text(svg(told, [each["minutes"] for each in samples], panels(samples)))
+        plot.write_text(svg(title, [each["minutes"] for each in samples], panels(samples)))
     return {"seed": seed, "records": load.sent, "swaps": swaps, "samples": samples, "grown": found}
 
 

@@ -51,7 +51,7 @@ COUNT = """SELECT (SELECT count(*) FROM users_ui) + (SELECT count(*) FROM accoun
 
 
 class TwoWayBroker(Broker):
-    """A broker with a second listener, which clients are told to reach through a link."""
+    """A broker with a second listener, which is advertised to clients at the address of a link."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -140,7 +140,7 @@ class Subject:
             time.sleep(POLL_SECONDS)
 
     def state(self) -> str:
-        """Everything that tells why it does not work, in one line."""
+        """Everything that shows why it does not work, in one line."""
         generations = self.asked(
             lambda: [(row["generation"], row["state"], row["message"]) for row in self.system.generations()[-3:]]
         )

@@ -45,7 +45,7 @@ class Usage:
     store_megabytes: float
     rows: int
 
-    def told(self) -> dict[str, float]:
+    def as_dict(self) -> dict[str, float]:
         return asdict(self)
 
 
@@ -91,7 +91,7 @@ def run_swaps(system: System, count: int, chance: random.Random, notify: Callabl
             notify(line(usages[-1]))
         check_watched(watcher, system)
     for name in ("swap_seconds", "gap_seconds", "calm_gap_seconds"):
-        values = [each.told()[name] for each in usages]
+        values = [each.as_dict()[name] for each in usages]
         notify(f"{name}: {median(values):.2f} at the median, {max(values):.2f} at most")
     return usages
 
@@ -104,7 +104,7 @@ def growth(usages: Sequence[Usage]) -> dict[str, tuple[float, float]]:
     first, last = usages[:WARM_SWAPS], usages[-WARM_SWAPS:]
     grown = {}
     for name, allowance in ALLOWANCES.items():
-        before, after = max(each.told()[name] for each in first), min(each.told()[name] for each in last)
+        before, after = max(each.as_dict()[name] for each in first), min(each.as_dict()[name] for each in last)
         if after > before + allowance:
             grown[name] = (before, after)
     return grown
@@ -142,7 +142,7 @@ HEADINGS = [field.name.replace("_megabytes", "_mb") for field in fields(Usage)]
 
 
 def line(measured: Usage) -> str:
-    values = zip(HEADINGS, measured.told().values(), strict=True)
+    values = zip(HEADINGS, measured.as_dict().values(), strict=True)
     return "  ".join(f"{value:{len(heading)}.1f}" for heading, value in values)
 
 
@@ -170,13 +170,13 @@ def jvm_memory(jvm: int) -> JvmMemory:
 def resident_megabytes(pid: int, ranges: Sequence[tuple[str, str]]) -> float:
     """How much of some ranges of addresses is in memory."""
     bounds = [(int(start, 16), int(end, 16)) for start, end in ranges]
-    assert bounds, "the JVM tells its addresses in another way"
+    assert bounds, "the JVM prints its addresses in another format"
     megabytes, is_inside = 0.0, False
-    for told in Path(f"/proc/{pid}/smaps").read_text().splitlines():
-        if mapped := re.match(r"([0-9a-f]+)-[0-9a-f]+ ", told):
+    for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
+        if mapped := re.match(r"([0-9a-f]+)-[0-9a-f]+ ", line):
             is_inside = any(start <= int(mapped[1], 16) < end for start, end in bounds)
-        elif is_inside and told.startswith("Rss:"):
-            megabytes += int(told.split()[1]) / 1024
+        elif is_inside and line.startswith("Rss:"):
+            megabytes += int(line.split()[1]) / 1024
     return megabytes
 
 

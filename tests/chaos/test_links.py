@@ -113,7 +113,7 @@ def test_what_goes_into_a_black_hole_comes_out_when_it_is_gone(link: Link, echo:
         assert received(connection, 6) == b"during"
 
 
-def test_a_half_open_link_loses_answers_and_tells_nobody_until_it_is_reset(link: Link, echo: Echo) -> None:
+def test_a_half_open_link_loses_answers_without_an_error_until_it_is_reset(link: Link, echo: Echo) -> None:
     with connected(link) as connection:
         with link.broken("half_open", "from"):
             connection.sendall(b"request")

@@ -30,7 +30,7 @@ def test_rows_are_compared_by_the_records_that_they_are_of(found: list[tuple[obj
 def test_a_report_has_every_kind_with_its_times() -> None:
     injected = [Injected(number, "stop_server", "", 1.0, float(number)) for number in range(1, 4)]
     report = Report(7, [*injected, Injected(4, "swap", "", 1.0, 9.0)])
-    assert report.told()["kinds"] == {
+    assert report.as_dict()["kinds"] == {
         "stop_server": {"count": 3, "recovered_p50_seconds": 2.0, "recovered_max_seconds": 3.0},
         "swap": {"count": 1, "recovered_p50_seconds": 9.0, "recovered_max_seconds": 9.0},
     }

@@ -34,7 +34,7 @@ class StandIn:
         self._batches = 0
         self._closing = threading.Event()
         self._sink.begin("status", self._shapes)
-        self._tell(orchestrator_status={"_id": 0, "state": "catching_up", "message": "building g2: 5 of 9 records"})
+        self._put(orchestrator_status={"_id": 0, "state": "catching_up", "message": "building g2: 5 of 9 records"})
         self._sink.publish("status")
         self._thread = threading.Thread(target=self._take, daemon=True)
         self._thread.start()
@@ -52,12 +52,12 @@ class StandIn:
                     self.taken.append(request.fields)
                     self._sink.control_settled(request.request_id, Receipt("control", 0, offset))
                     row = {"_id": offset, "partition": 0, "offset": offset}
-                    self._tell(control_raw={**row, "outcome": None})
+                    self._put(control_raw={**row, "outcome": None})
                     outcome = request.fields.get("joinType", "applied")
                     if outcome != "undecided":
-                        self._tell(control_raw={**row, "outcome": outcome, "why": f"because of {offset}"})
+                        self._put(control_raw={**row, "outcome": outcome, "why": f"because of {offset}"})
 
-    def _tell(self, **rows: Mapping[str, Any]) -> None:
+    def _put(self, **rows: Mapping[str, Any]) -> None:
         changed = {table: [row] for table, row in rows.items()}
         self._sink.put(status.batch("status", self._batches, self._shapes, changed))
         self._batches += 1
@@ -90,7 +90,7 @@ def control(server: ServerProcess, *arguments: str) -> subprocess.CompletedProce
 @pytest.mark.parametrize(
     ("outcome", "code"), [("applied", 0), ("unchanged", 0), ("superseded", 1), ("rejected", 1), ("failed", 1)]
 )
-def test_the_outcome_of_exactly_this_message_is_told(
+def test_the_outcome_of_exactly_this_message_is_printed(
     server: ServerProcess, stand_in: StandIn, outcome: str, code: int
 ) -> None:
     done = control(server, "--join", outcome)
@@ -109,20 +109,20 @@ def test_what_was_asked_for_is_what_is_sent(server: ServerProcess, stand_in: Sta
     assert stand_in.taken[-1] == {"discard": "g7-1f3a9c2e"}
 
 
-def test_the_outcome_as_json_tells_the_place_too(server: ServerProcess, stand_in: StandIn) -> None:
-    told = json.loads(control(server, "--users-topic", "a", "--json").stdout)
-    assert (told["outcome"], told["offset"]) == ("applied", len(stand_in.taken) - 1)
+def test_the_outcome_as_json_has_the_place_too(server: ServerProcess, stand_in: StandIn) -> None:
+    printed = json.loads(control(server, "--users-topic", "a", "--json").stdout)
+    assert (printed["outcome"], printed["offset"]) == ("applied", len(stand_in.taken) - 1)
 
 
 @pytest.mark.usefixtures("stand_in")
-def test_what_is_not_decided_in_time_is_told_with_what_the_pipeline_does(server: ServerProcess) -> None:
+def test_what_is_not_decided_in_time_is_an_error_with_what_the_pipeline_does(server: ServerProcess) -> None:
     done = control(server, "--join", "undecided", "--timeout", "0.1")
     assert done.returncode == 2
     assert "building g2: 5 of 9 records" in done.stderr
     assert "it is not lost" in done.stderr
 
 
-def test_a_wrong_key_is_told_at_once(server: ServerProcess) -> None:
+def test_a_wrong_key_is_an_error_at_once(server: ServerProcess) -> None:
     command = [*COMMAND, "control", "--url", server.http, "--join", "left"]
     environment = clean_environment(LIVETABLES_TOKEN="wrong")  # noqa: S106
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False)
@@ -130,7 +130,7 @@ def test_a_wrong_key_is_told_at_once(server: ServerProcess) -> None:
     assert "the key is wrong" in done.stderr
 
 
-def test_a_server_that_is_not_there_is_told_with_the_cure(tmp_path: Path) -> None:
+def test_a_server_that_is_not_there_is_an_error_with_its_cure(tmp_path: Path) -> None:
     command = [*COMMAND, "control", "--url", "http://127.0.0.1:1", "--join", "left"]
     environment = clean_environment(LIVETABLES_TOKEN=TOKEN)
     done = subprocess.run(
@@ -142,7 +142,7 @@ def test_a_server_that_is_not_there_is_told_with_the_cure(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "problem"),
     [
         ([], "nothing to change"),
         (["--rollback", "--join", "left"], "a rollback goes alone"),
@@ -152,11 +152,11 @@ def test_a_server_that_is_not_there_is_told_with_the_cure(tmp_path: Path) -> Non
         (["--view", "orders-by-city", "--join", "left"], "does not name a view"),
     ],
 )
-def test_options_that_say_nothing_or_too_much_are_refused(
-    arguments: list[str], told: str, monkeypatch: pytest.MonkeyPatch
+def test_missing_conflicting_and_invalid_options_are_refused(
+    arguments: list[str], problem: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LIVETABLES_TOKEN", TOKEN)
     parser = argparse.ArgumentParser()
     add_arguments(parser)
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=problem):
         run(parser.parse_args([*arguments, "--url", "http://127.0.0.1:1"]))

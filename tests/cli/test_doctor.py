@@ -64,7 +64,7 @@ def test_without_java_the_rest_is_looked_at_too(tmp_path: Path) -> None:
     assert found["configuration"]["state"] == "ok"
 
 
-def test_every_problem_of_the_configuration_is_told(tmp_path: Path) -> None:
+def test_every_problem_of_the_configuration_is_shown(tmp_path: Path) -> None:
     (tmp_path / "bad.toml").write_text('[server]\nport = "x"\n[control]\ntopic = "no topic"\n')
     done = subprocess.run(
         [*COMMAND, "doctor", "--config", "bad.toml"],
@@ -157,7 +157,7 @@ def test_what_was_killed_in_the_directory_does_not_run(tmp_path: Path) -> None:
 @pytest.mark.chaos
 @pytest.mark.kafka
 @pytest.mark.spark
-def test_topics_and_records_that_do_not_fit_are_told_and_nothing_is_written(broker: Broker, tmp_path: Path) -> None:
+def test_topics_and_records_that_do_not_match_are_found_and_nothing_is_written(broker: Broker, tmp_path: Path) -> None:
     users, missing, control = unique_topic("user"), unique_topic("missing"), unique_topic("control")
     create_topic(broker.bootstrap_servers, users)
     values = [b'{"userid":"u1","age":1}', b'{"userid":"u2","age":"x"}', b"hello"]
@@ -176,9 +176,9 @@ def test_topics_and_records_that_do_not_fit_are_told_and_nothing_is_written(brok
     assert found["topic of users"]["state"] == "ok"
     assert found["topic of accounts"]["found"] == f'topic "{missing}" does not exist'
     assert "it can be made" in found["control topic"]["found"]
-    told = found["records of users"]
-    assert told["state"] == "warning"
-    assert told["found"].startswith("of the last 3, 1 are rows; 2 dead letters: ")
-    assert "age: expected int64, found the string (1)" in told["found"]
-    assert 'did you mean "userid"?' in told["cure"]
+    records = found["records of users"]
+    assert records["state"] == "warning"
+    assert records["found"].startswith("of the last 3, 1 are rows; 2 dead letters: ")
+    assert "age: expected int64, found the string (1)" in records["found"]
+    assert 'did you mean "userid"?' in records["cure"]
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""`livetables init`: from topics to a configuration that works, told by options or asked for in a terminal."""
+"""`livetables init`: from topics to a configuration that works, by options or by questions in a terminal."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def run(directory: Path, *arguments: str, **settings: str) -> subprocess.Complet
 
 
 class Terminal:
-    """The command in a terminal, with somebody who reads what it says before answering."""
+    """The command in a terminal, with somebody who reads its questions before answering."""
 
     def __init__(self, directory: Path, *arguments: str) -> None:
         self._near, far = pty.openpty()
-        self.said = ""
+        self.output = ""
         environment = clean_environment(TERM="dumb", COLUMNS="200")
         self._process = subprocess.Popen(
             [*COMMAND, *arguments], cwd=directory, env=environment, stdin=far, stdout=far, stderr=far
@@ -53,24 +53,24 @@ class Terminal:
         os.write(self._near, f"{answer}\n".encode())
 
     def end(self) -> int:
-        """All that it says until it ends, and how it ends."""
+        """All that it prints until it ends, and how it ends."""
         self._read_until(None)
         os.close(self._near)
         return self._process.wait(WAIT_SECONDS)
 
     def _read_until(self, text: str | None) -> None:
         deadline = time.monotonic() + WAIT_SECONDS
-        seen = len(self.said)
-        while text is None or text not in self.said[seen:]:
-            assert time.monotonic() < deadline, f"waited in vain for {text!r}\n{self.said}"
+        seen = len(self.output)
+        while text is None or text not in self.output[seen:]:
+            assert time.monotonic() < deadline, f"waited in vain for {text!r}\n{self.output}"
             try:
-                said = os.read(self._near, 4096)
+                received = os.read(self._near, 4096)
             except OSError:  # the other end is closed: it has ended
-                said = b""
-            if not said:
-                assert text is None, f"it ended before {text!r}\n{self.said}"
+                received = b""
+            if not received:
+                assert text is None, f"it ended before {text!r}\n{self.output}"
                 return
-            self.said += said.decode(errors="replace")
+            self.output += received.decode(errors="replace")
 
 
 def filled_topics(broker: Broker) -> tuple[str, str]:
@@ -144,7 +144,7 @@ def test_topics_need_a_kafka(tmp_path: Path) -> None:
 def test_in_a_terminal_nothing_is_a_broker_of_its_own(tmp_path: Path) -> None:
     terminal = Terminal(tmp_path, "init")
     terminal.answer("bootstrap servers", "")
-    assert terminal.end() == 0, terminal.said
+    assert terminal.end() == 0, terminal.output
     assert load_config(tmp_path / "livetables.toml", {}) == load_config(None, {})
 
 
@@ -198,8 +198,8 @@ def test_in_a_terminal_topics_and_join_are_asked_for(broker: Broker, tmp_path: P
     terminal.answer("which join", "")
     terminal.answer("how", "sideways")
     terminal.answer("how", "natural")
-    assert terminal.end() == 0, terminal.said
-    assert "there is no topic no-such-topic" in terminal.said
+    assert terminal.end() == 0, terminal.output
+    assert "there is no topic no-such-topic" in terminal.output
     spec = load_config(tmp_path / "shop.toml", {}).spec
     assert {table.topic for table in spec.tables} == {customers, orders}
     assert [(view.join, spec.table(view.left).topic, view.on) for view in spec.views] == [

@@ -1,4 +1,4 @@
-"""`livetables pipeline`: what it needs to be told, and under spark-submit."""
+"""`livetables pipeline`: the settings that it needs, and under spark-submit."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def refused(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
 def test_without_a_broker_the_cure_is_named(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = refused(capsys, monkeypatch, LIVETABLES_TOKEN=TOKEN)
-    assert "kafka.bootstrap.servers is missing" in told
-    assert "`livetables up` starts a broker by itself" in told
+    error = refused(capsys, monkeypatch, LIVETABLES_TOKEN=TOKEN)
+    assert "kafka.bootstrap.servers is missing" in error
+    assert "`livetables up` starts a broker by itself" in error
 
 
 def test_without_a_key_the_cure_is_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    told = refused(capsys, monkeypatch, LIVETABLES_KAFKA_BOOTSTRAP_SERVERS="127.0.0.1:1")
-    assert "set LIVETABLES_PIPELINE_TOKEN or LIVETABLES_TOKEN to the server's" in told
+    error = refused(capsys, monkeypatch, LIVETABLES_KAFKA_BOOTSTRAP_SERVERS="127.0.0.1:1")
+    assert "set LIVETABLES_PIPELINE_TOKEN or LIVETABLES_TOKEN to the server's" in error
 
 
 @pytest.fixture
@@ -132,9 +132,9 @@ def test_under_spark_submit_it_becomes_live_on_the_master_that_spark_submit_chos
         try:
 
             def is_live() -> bool:
-                said = (tmp_path / "submit.log").read_text()
-                assert submitted.poll() is None, said
-                return "\nlive: " in said
+                log = (tmp_path / "submit.log").read_text()
+                assert submitted.poll() is None, log
+                return "\nlive: " in log
 
             wait_until(is_live, "it is live", WAIT_SECONDS)
             assert [row["userId"] for row in server.table("users_ui").to_pylist()] == ["u1"]

@@ -68,11 +68,11 @@ def environment(server: ServerProcess) -> dict[str, str]:
     return clean_environment(LIVETABLES_TOKEN=TOKEN, LIVETABLES_SERVER_PORT=server.http.rpartition(":")[2])
 
 
-def run(server: ServerProcess, *arguments: str, told: str = "") -> subprocess.CompletedProcess[str]:
+def run(server: ServerProcess, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*COMMAND, *arguments],
         env=environment(server),
-        input=told,
+        input=stdin,
         capture_output=True,
         text=True,
         timeout=WAIT_SECONDS,
@@ -150,7 +150,7 @@ def test_sql_in_a_pipe_is_lines_with_tabs(server: ServerProcess) -> None:
 
 
 def test_sql_as_json_from_the_input(server: ServerProcess) -> None:
-    done = run(server, "sql", "--json", "-", told="SELECT count(*) AS n, 'NaN'::DOUBLE AS x FROM appends")
+    done = run(server, "sql", "--json", "-", stdin="SELECT count(*) AS n, 'NaN'::DOUBLE AS x FROM appends")
     assert [json.loads(line) for line in done.stdout.splitlines()] == [{"n": 20, "x": "NaN"}]
 
 
@@ -168,10 +168,10 @@ def test_columns_that_the_screen_has_no_room_for_are_named(server: ServerProcess
 
 
 def test_wrong_sql_is_an_error_that_names_the_cure(server: ServerProcess) -> None:
-    for query, told in (("SELEC 1", "SELEC"), (" ", "empty"), ("SELECT * FROM nowhere", "nowhere")):
+    for query, problem in (("SELEC 1", "SELEC"), (" ", "empty"), ("SELECT * FROM nowhere", "nowhere")):
         done = run(server, "sql", query)
         assert done.returncode == 2
-        assert told in done.stderr
+        assert problem in done.stderr
         assert "cure: " in done.stderr
 
 
@@ -186,17 +186,17 @@ def test_tail_begins_with_the_last_rows_and_goes_on_through_a_swap(
         assert printed(7)[5:] == ["Cid\t32", "Cid\t33"]
 
 
-def test_tail_as_json_tells_deletes_and_generations(
+def test_tail_as_json_has_deletes_and_generations(
     server: ServerProcess, sink: ServerClient, generation: str, tmp_path: Path
 ) -> None:
     with lines_of(server, tmp_path, "tail", "keyed", "--json") as printed:
         printed(2)
         sink.put(batch(generation, 1, {KEYED: ([row(2, "Bob")], [{"name": "Ann", "age": 31}])}))
-        told = [json.loads(line) for line in printed(4)]
-    assert told[0] == {"op": "generation", "generation": generation}
-    assert told[1]["row"] == {**row(1), "ts": "2026-01-31T12:00:00.000Z"}
-    assert told[2] == {"op": "delete", "key": {"name": "Ann", "age": 31}}
-    assert (told[3]["op"], told[3]["row"]["name"]) == ("upsert", "Bob")
+        changes = [json.loads(line) for line in printed(4)]
+    assert changes[0] == {"op": "generation", "generation": generation}
+    assert changes[1]["row"] == {**row(1), "ts": "2026-01-31T12:00:00.000Z"}
+    assert changes[2] == {"op": "delete", "key": {"name": "Ann", "age": 31}}
+    assert (changes[3]["op"], changes[3]["row"]["name"]) == ("upsert", "Bob")
 
 
 def test_tail_in_a_terminal_shows_rows_in_place(server: ServerProcess) -> None:
@@ -207,7 +207,7 @@ def test_tail_in_a_terminal_shows_rows_in_place(server: ServerProcess) -> None:
 
 
 def test_tail_of_what_is_not_there_names_what_is(server: ServerProcess) -> None:
-    for arguments, told in (
+    for arguments, problem in (
         (["apends"], '"appends"'),
         (["appends", "--columns", "nme"], '"name"'),
         (["keyed", "-n", "-1"], "-n"),
@@ -216,7 +216,7 @@ def test_tail_of_what_is_not_there_names_what_is(server: ServerProcess) -> None:
     ):
         done = run(server, "tail", *arguments)
         assert done.returncode == 2
-        assert told in done.stderr
+        assert problem in done.stderr
 
 
 # Latencies
@@ -262,7 +262,7 @@ def test_tail_latency_as_json_is_an_object_a_line(
         empty = json.loads(printed(1)[0])
         sending()
         wait_until(lambda: bool(json.loads(printed(1)[-1])["changes"]), "the latency is printed", WAIT_SECONDS)
-        told = json.loads(printed(1)[-1])
+        latency = json.loads(printed(1)[-1])
     assert empty == {
         "table": "users_ui",
         "changes": 0,
@@ -271,9 +271,9 @@ def test_tail_latency_as_json_is_an_object_a_line(
         "phases": None,
         "clock_ahead_ms": 0.0,
     }
-    assert (told["changes"], told["phases"]["kafka_to_spark"]) == (1, {"p50": 400, "p99": 400})
-    assert list(told["phases"]) == ["kafka_to_spark", "spark_to_applied", "applied_to_sent", "sent_to_received"]
-    assert told["p50"] == pytest.approx(sum(phase["p50"] for phase in told["phases"].values()), abs=0.1)
+    assert (latency["changes"], latency["phases"]["kafka_to_spark"]) == (1, {"p50": 400, "p99": 400})
+    assert list(latency["phases"]) == ["kafka_to_spark", "spark_to_applied", "applied_to_sent", "sent_to_received"]
+    assert latency["p50"] == pytest.approx(sum(phase["p50"] for phase in latency["phases"].values()), abs=0.1)
 
 
 def test_tail_latency_in_a_terminal_shows_it_in_place(server: ServerProcess, sending: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""`livetables serve`: its key, its addresses, and what it says when it cannot start."""
+"""`livetables serve`: its key, its addresses, and its errors when it cannot start."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_the_key_may_be_in_a_file(tmp_path: Path) -> None:
             assert client.receive_type("hello")
 
 
-def test_a_port_that_is_taken_is_told_with_the_setting_that_mends_it(tmp_path: Path) -> None:
+def test_a_port_that_is_taken_is_an_error_that_names_the_setting(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         for setting in ("PORT", "FLIGHT_PORT"):
@@ -76,7 +76,7 @@ def test_a_port_that_is_taken_is_told_with_the_setting_that_mends_it(tmp_path: P
             assert "Traceback" not in ended.stderr
 
 
-def test_a_store_in_use_is_told(tmp_path: Path) -> None:
+def test_a_store_in_use_is_an_error(tmp_path: Path) -> None:
     with serving(environment(tmp_path, **{"LIVETABLES_TOKEN": "a key"})) as process:
         assert process.stdout
         process.stdout.readline()

@@ -1,4 +1,4 @@
-"""`livetables status`: where it finds the server, and what it tells of one that has nothing yet."""
+"""`livetables status`: where it finds the server, and what it shows of one that has nothing yet."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 
 @pytest.fixture
-def told(server: ServerProcess, tmp_path: Path) -> LocalSystem:
-    """What `livetables up` would have told in this directory."""
-    running = LocalSystem(Addresses("127.0.0.1:9092", server.http, server.flight), TOKEN, {"server": server.pid})
+def running(server: ServerProcess, tmp_path: Path) -> LocalSystem:
+    """What `livetables up` would have written in this directory."""
+    system = LocalSystem(Addresses("127.0.0.1:9092", server.http, server.flight), TOKEN, {"server": server.pid})
     (tmp_path / ".livetables").mkdir()
-    running.write(tmp_path / ".livetables")
-    return running
+    system.write(tmp_path / ".livetables")
+    return system
 
 
 def status(directory: Path, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
@@ -45,20 +45,20 @@ def status(directory: Path, *arguments: str, **settings: str) -> subprocess.Comp
     )
 
 
-def test_what_runs_in_the_directory_needs_no_key(told: LocalSystem, tmp_path: Path) -> None:
+def test_what_runs_in_the_directory_needs_no_key(running: LocalSystem, tmp_path: Path) -> None:
     done = status(tmp_path, "--json")
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
     assert answer["addresses"] == {
         "kafka": "127.0.0.1:9092",
-        "http": told.addresses.http,
-        "flight": told.addresses.flight,
+        "http": running.addresses.http,
+        "flight": running.addresses.flight,
     }
     assert answer["state"] == "pipeline_down"
     assert answer["orchestrator"] is None
 
 
-def test_a_server_without_a_pipeline_is_told_in_a_sentence(server: ServerProcess, tmp_path: Path) -> None:
+def test_a_server_without_a_pipeline_is_shown_as_a_sentence(server: ServerProcess, tmp_path: Path) -> None:
     done = status(tmp_path, "--url", server.http, LIVETABLES_TOKEN=TOKEN)
     assert done.returncode == 0, done.stderr
     assert "pipeline down: the pipeline has not been heard yet" in done.stdout
@@ -69,14 +69,14 @@ def test_settings_find_a_server_too(server: ServerProcess, tmp_path: Path) -> No
     assert json.loads(done.stdout)["addresses"]["http"] == server.http
 
 
-@pytest.mark.usefixtures("told")
+@pytest.mark.usefixtures("running")
 def test_the_key_of_this_directory_goes_to_no_other_server(tmp_path: Path) -> None:
     done = status(tmp_path, "--url", "http://127.0.0.1:1")
     assert done.returncode == 2
     assert "there is no key for the server at http://127.0.0.1:1" in done.stderr
 
 
-def test_a_system_that_was_killed_is_told_as_a_server_that_does_not_answer(tmp_path: Path) -> None:
+def test_a_system_that_was_killed_is_shown_as_a_server_that_does_not_answer(tmp_path: Path) -> None:
     (tmp_path / ".livetables").mkdir()
     LocalSystem(Addresses(None, "http://127.0.0.1:1", None), TOKEN).write(tmp_path / ".livetables")
     done = status(tmp_path)
@@ -86,7 +86,7 @@ def test_a_system_that_was_killed_is_told_as_a_server_that_does_not_answer(tmp_p
 
 
 def test_sparks_pages_are_shown_where_there_are_any() -> None:
-    told: dict[str, Any] = {
+    answer: dict[str, Any] = {
         "state": "live",
         "message": "up to date",
         "orchestrator": None,
@@ -98,7 +98,7 @@ def test_sparks_pages_are_shown_where_there_are_any() -> None:
     }
     for spark_ui, is_shown in (("http://127.0.0.1:4040", True), (None, False)):
         screen = io.StringIO()
-        show(Console(file=screen), {**told, "spark_ui": spark_ui})
+        show(Console(file=screen), {**answer, "spark_ui": spark_ui})
         assert ("spark       http://127.0.0.1:4040" in screen.getvalue()) is is_shown
 
 

@@ -1,4 +1,4 @@
-"""`livetables up`: what it refuses before anything is started, and how it tells what its processes refuse."""
+"""`livetables up`: what it refuses before anything is started, and how it shows the errors of its processes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def up(directory: Path, *arguments: str, **settings: str) -> subprocess.Complete
 
 
 @pytest.mark.parametrize(
-    ("arguments", "settings", "told"),
+    ("arguments", "settings", "problem"),
     [
         (["--demo"], NO_BROKER, "kafka.bootstrap.servers is configured"),
         (["--demo"], {"LIVETABLES_TABLES_USERS_TOPIC": "people"}, "configured otherwise"),
@@ -43,16 +43,16 @@ def up(directory: Path, *arguments: str, **settings: str) -> subprocess.Complete
     ],
 )
 def test_a_demo_that_cannot_be_is_refused_before_anything_is_started(
-    tmp_path: Path, arguments: list[str], settings: dict[str, str], told: str
+    tmp_path: Path, arguments: list[str], settings: dict[str, str], problem: str
 ) -> None:
     done = up(tmp_path, *arguments, **settings)
     assert done.returncode == 2
-    assert told in done.stderr
+    assert problem in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("presets", [["asof", "default"], ["asof,default"]])
-def test_presets_may_be_said_on_the_command_line(presets: list[str]) -> None:
+def test_presets_may_be_given_on_the_command_line(presets: list[str]) -> None:
     config = load_config(None, with_options({"LIVETABLES_PRESETS": "default"}, presets, [], None))
     assert {view.name for view in config.spec.views} == {"final_ui", "user_account"}
 
@@ -65,17 +65,17 @@ def test_origins_of_the_command_line_are_beside_the_configured_ones(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "problem"),
     [
         (["--preset", "as-of"], 'unknown preset "as-of"'),
         (["--origin", "localhost:4200"], '"localhost:4200" is not an origin'),
     ],
 )
-def test_a_preset_or_origin_that_is_none_is_refused_before_anything_is_started(
-    tmp_path: Path, arguments: list[str], told: str
+def test_an_invalid_preset_or_origin_is_refused_before_anything_is_started(
+    tmp_path: Path, arguments: list[str], problem: str
 ) -> None:
     done = up(tmp_path, *arguments)
-    assert (done.returncode, told in done.stderr) == (2, True), done.stderr
+    assert (done.returncode, problem in done.stderr) == (2, True), done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
@@ -93,22 +93,22 @@ def test_what_a_process_refuses_ends_everything_with_its_own_error(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("shown", "host", "told"),
+    ("shown", "host", "problem"),
     [
         ("signed", "127.0.0.1", "certificate is not valid for '127.0.0.1'"),
         ("signed", "0.0.0.0", "certificate is not valid for '127.0.0.1'"),  # noqa: S104  its only name is a wildcard
         ("expired", "127.0.0.1", "certificate has expired"),
     ],
 )
-def test_a_certificate_that_its_own_pipeline_would_not_take_is_told_before_anything_is_started(
-    tmp_path: Path, shown: str, host: str, told: str
+def test_a_certificate_that_its_own_pipeline_would_not_accept_is_refused_before_anything_is_started(
+    tmp_path: Path, shown: str, host: str, problem: str
 ) -> None:
     certificates.signed_by(certificates.authority(tmp_path), tmp_path, hosts="DNS:*.example")
     certificates.expired(tmp_path)
     settings = Certificate(tmp_path / f"{shown}.pem", tmp_path / f"{shown}.key").settings
     done = up(tmp_path, LIVETABLES_SERVER_HOST=host, **settings)
     assert done.returncode == 2
-    assert told in done.stderr
+    assert problem in done.stderr
     assert "subjectAltName" in done.stderr
     assert not (tmp_path / ".livetables" / "broker").exists()
 

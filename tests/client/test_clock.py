@@ -1,4 +1,4 @@
-"""The difference of two clocks, as a question and its answer tell it."""
+"""The difference of two clocks, as found by a question and its answer."""
 
 from __future__ import annotations
 

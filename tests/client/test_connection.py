@@ -140,10 +140,10 @@ def test_the_examples_of_the_documentation_do_what_they_say(module: ModuleType, 
 # Tables
 
 
-def test_tables_are_told_with_their_columns_rows_and_aliases(connected: Connection) -> None:
-    told = {each.name: each for each in connected.tables()}
-    assert (told["account"].alias_of, told["account"].rows, told["account"].generation) == ("accounts_ui", 4, "g")
-    assert told["final_ui"].columns == {"_id": "int64", "name": "string", "age": "int64", "vip": "bool"}
+def test_tables_are_listed_with_their_columns_rows_and_aliases(connected: Connection) -> None:
+    tables = {each.name: each for each in connected.tables()}
+    assert (tables["account"].alias_of, tables["account"].rows, tables["account"].generation) == ("accounts_ui", 4, "g")
+    assert tables["final_ui"].columns == {"_id": "int64", "name": "string", "age": "int64", "vip": "bool"}
     assert connected.table("account").to_arrow() == connected.table("accounts_ui").to_arrow()
 
 
@@ -198,18 +198,18 @@ def test_what_runs_in_the_directory_needs_neither_address_nor_key(
         livetables.connect()
     (tmp_path / ".livetables").mkdir()
     LocalSystem(Addresses(None, server.http, server.flight), TOKEN).write(tmp_path / ".livetables")
-    with livetables.connect() as found, livetables.connect(f"{server.http}/") as said:
-        assert found.table("final_ui").count() == said.table("final_ui").count() == 2
+    with livetables.connect() as found, livetables.connect(f"{server.http}/") as given:
+        assert found.table("final_ui").count() == given.table("final_ui").count() == 2
     with pytest.raises(ConfigError, match=r"there is no key for the server at http://127\.0\.0\.1:1"):
         livetables.connect("http://127.0.0.1:1")
 
 
-def test_an_address_that_is_none_is_refused() -> None:
+def test_an_invalid_address_is_refused() -> None:
     with pytest.raises(ConfigError, match="give one like http://host:8765"):
         livetables.connect("127.0.0.1:8765", TOKEN)
 
 
-def test_nobody_there_and_a_wrong_key_are_told(server: ServerProcess) -> None:
+def test_no_server_and_a_wrong_key_are_errors(server: ServerProcess) -> None:
     with pytest.raises(SetupError, match=r"no livetables server answers at http://127.0.0.1:1"):
         livetables.connect("http://127.0.0.1:1", TOKEN)
     with pytest.raises(RequestError, match="the key is wrong") as refusal:
@@ -238,8 +238,8 @@ def certificate(tmp_path: Path) -> tuple[Path, Path]:
 def test_https_needs_a_certificate_that_is_trusted_and_means_encrypted_flight(certificate: tuple[Path, Path]) -> None:
     chain, key = certificate
 
-    class FakeDoor(flight.FlightServerBase):  # type: ignore[misc]
-        """Stands in for a server with TLS: tells that it was asked."""
+    class FakeServer(flight.FlightServerBase):  # type: ignore[misc]
+        """Stands in for a server with TLS: its answer shows that it was called."""
 
         def do_get(self, _context: Any, _ticket: Any) -> Any:
             return flight.RecordBatchStream(pa.table({"encrypted": [True]}))
@@ -248,12 +248,14 @@ def test_https_needs_a_certificate_that_is_trusted_and_means_encrypted_flight(ce
         def do_GET(self) -> None:
             self.send_response(200)
             self.end_headers()
-            self.wfile.write(json.dumps({"flight_port": door.port, "time": NOON.isoformat()}).encode())
+            self.wfile.write(json.dumps({"flight_port": flight_server.port, "time": NOON.isoformat()}).encode())
 
         def log_message(self, *_: Any) -> None:
             pass
 
-    with FakeDoor("grpc+tls://127.0.0.1:0", tls_certificates=[(chain.read_bytes(), key.read_bytes())]) as door:
+    with FakeServer(
+        "grpc+tls://127.0.0.1:0", tls_certificates=[(chain.read_bytes(), key.read_bytes())]
+    ) as flight_server:
         web = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Status)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(chain, key)
@@ -275,23 +277,23 @@ def test_https_needs_a_certificate_that_is_trusted_and_means_encrypted_flight(ce
 
 def test_a_task_that_gives_up_loses_nothing(tmp_path: Path) -> None:
     async def follow(running: ServerProcess, sink: ServerClient) -> list[list[int]]:
-        told = []
+        received = []
         with livetables.connect(running.http, TOKEN) as open_connection:
             async with open_connection.table("accounts_ui").changes() as following:
-                told.append((await anext(following)).upserts["_id"].to_pylist())
+                received.append((await anext(following)).upserts["_id"].to_pylist())
                 for _ in range(20):
                     with pytest.raises(TimeoutError):
                         await asyncio.wait_for(anext(following), 0.01)
                 await asyncio.to_thread(put, sink, "g", 1, {ACCOUNTS: [{**ROWS[0], "_id": 10}]})
                 async for change in following:
-                    told.append(change.upserts["_id"].to_pylist())
+                    received.append(change.upserts["_id"].to_pylist())
                     break
                 waiting = asyncio.create_task(anext(following))
                 await asyncio.sleep(0)
                 following.close()
                 with pytest.raises(StopAsyncIteration):
                     await asyncio.wait_for(waiting, 5)
-        return told
+        return received
 
     with ServerProcess(tmp_path) as running:
         sink = running.sink()

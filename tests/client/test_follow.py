@@ -66,7 +66,7 @@ class Follower:
 
 
 def check(change: Change) -> None:
-    """A step tells every key once."""
+    """A step has every key once."""
     rows = [*change.upserts.to_pylist(), *change.deletes.to_pylist()]
     keys = [tuple(row[column] for column in change.key) for row in rows]
     assert len(keys) == len(set(keys))
@@ -235,15 +235,15 @@ def test_a_generation_built_anew_under_the_same_name_is_another(server: ServerPr
     sink.close()
 
 
-def test_without_a_snapshot_only_what_comes_is_told(server: ServerProcess) -> None:
+def test_without_a_snapshot_only_what_comes_is_received(server: ServerProcess) -> None:
     sink = server.sink()
     sink.begin("g", [VERSIONED])
     sink.put(batch("g", 0, {VERSIONED: (numbered(0, 5), [])}))
     sink.publish("g")
     with livetables.connect(server.http, TOKEN) as connection:
-        told: list[Change] = []
+        received: list[Change] = []
         changes = connection.table("versioned").changes(snapshot=False)
-        following = threading.Thread(target=lambda: told.extend(changes), daemon=True)
+        following = threading.Thread(target=lambda: received.extend(changes), daemon=True)
         following.start()
         number = 0
 
@@ -253,14 +253,14 @@ def test_without_a_snapshot_only_what_comes_is_told(server: ServerProcess) -> No
             number += 1
             older = [{**row, "ts": None} for row in numbered(0, 5)]
             sink.put(batch("g", number, {VERSIONED: ([*older, *numbered(100 + number, 1)], [])}))
-            return bool(told)
+            return bool(received)
 
-        wait_until(another, "a change is told")
+        wait_until(another, "a change is received")
         changes.close()
         following.join(timeout=5)
-        ids = {row["_id"] for change in told for row in change.upserts.to_pylist()}
-        assert min(ids) > 100, "an upsert that was not taken was told"
-        assert not any(change.is_snapshot for change in told)
+        ids = {row["_id"] for change in received for row in change.upserts.to_pylist()}
+        assert min(ids) > 100, "an upsert that was not taken was sent"
+        assert not any(change.is_snapshot for change in received)
     sink.close()
 
 
@@ -301,7 +301,7 @@ def framed(server: ServerProcess) -> ServerProcess:
     return server
 
 
-def test_a_change_tells_how_its_newest_record_came(framed: ServerProcess) -> None:
+def test_a_change_has_the_receipt_of_its_newest_record(framed: ServerProcess) -> None:
     with livetables.connect(framed.http, TOKEN) as connected, connected.table("users_ui").changes() as following:
         assert next(following).receipt is None
         assert following.latency is None

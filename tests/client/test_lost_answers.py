@@ -79,7 +79,7 @@ def test_a_refusal_is_final() -> None:
     assert len(ids) == 1
 
 
-def test_a_server_that_is_not_there_is_told_at_once() -> None:
+def test_a_server_that_is_not_there_is_an_error_at_once() -> None:
     with server() as (url, _):
         pass
     with pytest.raises(UnreachableError):

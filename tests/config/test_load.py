@@ -752,12 +752,12 @@ ERRORS = {
         "control.kafka.bootstrap_servers: unknown key",
         'did you mean "bootstrap.servers"',
     ),
-    "a switch that is none": (
+    "an invalid switch": (
         '[tables.users]\nstrict = "yes"',
         'tables.users.strict: must be true or false, not "yes"',
         "write strict = true",
     ),
-    "a limit that is none": (
+    "an invalid limit": (
         "[tables.users]\nretain = { rows = 0 }",
         "tables.users.retain.rows: must be a whole number from 1 on, not 0",
         "write rows = 1 or more",
@@ -1075,7 +1075,7 @@ def test_a_missing_configuration_file_is_an_error(tmp_path: Path) -> None:
         load_config(tmp_path / "absent.toml", {})
 
 
-def test_all_problems_of_a_file_are_told_at_once(tmp_path: Path) -> None:
+def test_all_problems_of_a_file_are_reported_at_once(tmp_path: Path) -> None:
     error = failure(tmp_path, '[tables.users]\ntopc = "x"\n[pipeline]\nshuffle_partitions = 0')
     assert error.problem.startswith("2 invalid settings")
     assert 'tables.users.topc: unknown key; did you mean "topic"?' in error.problem
@@ -1090,7 +1090,7 @@ def test_an_unknown_variable_names_the_one_that_is_near() -> None:
     assert caught.value.cure == 'did you mean "LIVETABLES_TABLES_USERS_TOPIC"?'
 
 
-def test_a_number_in_the_environment_that_is_none_is_an_error_with_its_key() -> None:
+def test_an_invalid_number_in_the_environment_is_an_error_with_its_key() -> None:
     with pytest.raises(ConfigError, match=r"pipeline\.shuffle_partitions: must be a whole number"):
         load_config(None, {"LIVETABLES_PIPELINE_SHUFFLE_PARTITIONS": "four"})
 

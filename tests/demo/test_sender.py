@@ -208,7 +208,7 @@ def test_a_broker_that_goes_away_is_an_error_and_not_a_hang(monkeypatch: pytest.
     [["--users", "0"], ["--rate", "-1"], ["--bad-share", "1"], ["--late-share", "1.1"], ["--partitions", "0"]],
     ids=lambda wrong: " ".join(wrong),
 )
-def test_a_number_that_does_not_fit_is_named_with_the_cure(wrong: list[str]) -> None:
+def test_an_invalid_number_is_named_with_the_cure(wrong: list[str]) -> None:
     with pytest.raises(ConfigError, match=f"{wrong[0]} is ") as failure:
         run(parsed(["--bootstrap-servers", "127.0.0.1:1", *wrong]))
     assert wrong[0] in failure.value.cure

@@ -17,7 +17,7 @@ from tests.support.server import ServerProcess
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 WORDS = {"by", "without", "on", "ignoring", "and", "or", "unless", "bool", "offset", "group_left", "group_right"}
-FROM_PROMETHEUS = {"up"}  # what it tells of every server by itself
+FROM_PROMETHEUS = {"up"}  # what it has of every server by itself
 
 
 def metric_names(expression: str) -> set[str]:
@@ -43,8 +43,8 @@ def test_metric_names_are_found(expression: str, names: set[str]) -> None:
 
 
 def dashboard() -> dict[str, Any]:
-    told: dict[str, Any] = json.loads((DEPLOY / "grafana-dashboard.json").read_text())
-    return told
+    document: dict[str, Any] = json.loads((DEPLOY / "grafana-dashboard.json").read_text())
+    return document
 
 
 def panels() -> list[dict[str, Any]]:

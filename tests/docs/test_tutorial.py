@@ -59,19 +59,19 @@ def shop() -> Iterator[str]:
 def test_the_tutorial_can_be_followed(shop: str, tmp_path: Path) -> None:
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     environment = clean_environment(**SETTINGS, PATH=path, KAFKA=shop)
-    said: dict[str, str] = {}
+    outputs: dict[str, str] = {}
     with Reader(tmp_path, environment, replaced={"export KAFKA=localhost:9092": "true"}) as reader:
         for block in blocks(ROOT / "docs" / "TUTORIAL.md"):
             if block.language == "python" or (block.language == "sh" and block.commands[0] not in ELSEWHERE):
-                said[block.text] = reader.follow(block)
+                outputs[block.text] = reader.follow(block)
 
-    def told(part: str) -> str:
-        (output,) = (output for text, output in said.items() if part in text)
-        return output
+    def output_of(part: str) -> str:
+        (found,) = (output for text, output in outputs.items() if part in text)
+        return found
 
     assert 'topic = "shop.orders"' in (tmp_path / "shop.toml").read_text()
-    assert "✗" not in told("livetables doctor")
-    assert "Lisbon\t80\t" in told("livetables sql")
-    assert "Lisbon" in told("to_pandas")
-    assert [line.partition(":")[0] for line in told("--rollback").splitlines()] == ["applied"] * 3
+    assert "✗" not in output_of("livetables doctor")
+    assert "Lisbon\t80\t" in output_of("livetables sql")
+    assert "Lisbon" in output_of("to_pandas")
+    assert [line.partition(":")[0] for line in output_of("--rollback").splitlines()] == ["applied"] * 3
     assert (tmp_path / "terminal-2.log").read_text().count("\to-") >= 10

@@ -60,7 +60,7 @@ def test_a_check_that_hangs_is_left_behind(facts: Facts) -> None:
     never.set()
 
 
-def test_an_error_is_told_with_its_cure(facts: Facts) -> None:
+def test_an_error_is_a_finding_with_its_cure(facts: Facts) -> None:
     def fail(_: Facts) -> Sequence[Finding]:
         raise SetupError("there is no kettle", "buy one")
 

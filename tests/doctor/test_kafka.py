@@ -1,4 +1,4 @@
-"""What is told of a real broker and its topics, good and bad."""
+"""What is found about a real broker and its topics, good and bad."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_a_control_topic_that_is_missing_can_be_made_and_is_not(facts: Facts, br
 
 
 @pytest.mark.parametrize(
-    ("settings", "state", "told"),
+    ("settings", "state", "expected"),
     [
         ({"retention_ms": "-1"}, "ok", "can be read and written"),
         ({"retention_ms": "60000"}, "warning", "retention.ms=60000"),
@@ -130,14 +130,14 @@ def test_a_control_topic_that_is_missing_can_be_made_and_is_not(facts: Facts, br
     ],
 )
 def test_a_control_topic_must_keep_its_messages(
-    facts: Facts, broker: Broker, settings: dict[str, str], state: str, told: str
+    facts: Facts, broker: Broker, settings: dict[str, str], state: str, expected: str
 ) -> None:
     topic = unique_topic("control")
     create_with(broker, topic, **settings)
     with_control(facts, topic)
     found = kafka.control(facts)
     assert [each.state for each in found] == [state]
-    assert told in found[0].found
+    assert expected in found[0].found
 
 
 def test_the_cluster_of_the_control_topic_is_looked_at(
@@ -165,7 +165,7 @@ def test_a_cluster_of_the_control_topic_that_is_away_is_broken(facts: Facts) -> 
 
 
 @pytest.mark.parametrize(
-    ("properties", "state", "told"),
+    ("properties", "state", "expected"),
     [
         ({}, "ok", "by PLAINTEXT; brokers: 127.0.0.1:"),
         ({"security.protocol": "SSL"}, "broken", "TLS failure: this client, by SSL, speaks TLS"),
@@ -181,20 +181,18 @@ def test_a_cluster_of_the_control_topic_that_is_away_is_broken(facts: Facts) -> 
         ),
     ],
 )
-def test_a_login_that_fails_is_told_apart_from_tls(
-    spark: SparkSession, broker: Broker, properties: dict[str, str], state: str, told: str
+def test_a_login_that_fails_is_distinguished_from_tls(
+    spark: SparkSession, broker: Broker, properties: dict[str, str], state: str, expected: str
 ) -> None:
     given = {"bootstrap.servers": broker.bootstrap_servers, **properties}
     with closing(Inspection(spark, given)) as inspection:
         found = kafka.logged_in(inspection, given)
-    assert (found.state, told in found.found) == (state, True), found
+    assert (found.state, expected in found.found) == (state, True), found
     assert "hush" not in f"{found}"
 
 
 @pytest.mark.parametrize(("ahead", "state"), [(timedelta(hours=-1), "ok"), (timedelta(hours=1), "warning")])
-def test_records_from_the_future_tell_of_a_wrong_clock(
-    facts: Facts, broker: Broker, ahead: timedelta, state: str
-) -> None:
+def test_records_from_the_future_show_a_wrong_clock(facts: Facts, broker: Broker, ahead: timedelta, state: str) -> None:
     topic = unique_topic("clock")
     create_topic(broker.bootstrap_servers, topic)
     at = int((datetime.now(UTC) + ahead).timestamp() * 1000)

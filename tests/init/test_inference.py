@@ -50,11 +50,11 @@ def reasons(*records: dict[str, Any]) -> dict[str, str]:
 
 @settings(deadline=None)
 @given(RECORDS)
-def test_the_columns_take_every_record_and_every_field_is_told(records: list[dict[str, Any]]) -> None:
+def test_the_columns_take_every_record_and_every_field_is_named(records: list[dict[str, Any]]) -> None:
     proposal = proposed(*records)
     assert [fault(raw, proposal.table) for raw in encoded(records)] == [None] * len(records)
-    told = {column.name for column in proposal.table.columns} | {field.name for field in proposal.left_out}
-    assert told == {name for record in records for name in record}
+    named = {column.name for column in proposal.table.columns} | {field.name for field in proposal.left_out}
+    assert named == {name for record in records for name in record}
 
 
 @settings(deadline=None)

@@ -1,4 +1,4 @@
-"""The engine's classes are compiled once, and what is missing for that is told with its cure."""
+"""The engine's classes are compiled once, and what is missing for that is an error with its cure."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from livetables.model.errors import SetupError
 
 
 class Steps:
-    """What is said on the way."""
+    """The steps that are reported."""
 
     def __init__(self) -> None:
-        self.said: list[str] = []
+        self.reported: list[str] = []
 
     def __call__(self, step: str) -> None:
-        self.said.append(step)
+        self.reported.append(step)
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +60,7 @@ def test_it_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     jar = compiled_engine(tmp_path, java_compiler, first)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "no-java"))
     assert compiled_engine(tmp_path, java_compiler, second) == jar
-    assert (len(first.said), second.said) == (1, [])
+    assert (len(first.reported), second.reported) == (1, [])
     assert list(jar.parent.iterdir()) == [jar], "no draft is left"
 
 
@@ -105,7 +105,9 @@ def test_the_compiler_of_java_home_is_taken_before_that_of_the_path(
     assert java_compiler() == str(program)
 
 
-def test_what_the_compiler_complains_about_is_told_and_no_jar_is_left(tmp_path: Path, small_sources: Path) -> None:
+def test_what_the_compiler_complains_about_is_in_the_error_and_no_jar_is_left(
+    tmp_path: Path, small_sources: Path
+) -> None:
     (small_sources / "Small.java").write_text("package livetables; public final class Small { no }\n")
     with pytest.raises(SetupError, match=r"cannot be compiled: .*Small\.java:1: error"):
         compiled_engine(tmp_path, java_compiler, Steps())
@@ -113,7 +115,7 @@ def test_what_the_compiler_complains_about_is_told_and_no_jar_is_left(tmp_path: 
 
 
 @pytest.mark.usefixtures("small_sources")
-def test_a_file_where_the_jar_should_be_put_is_told(tmp_path: Path) -> None:
+def test_a_file_where_the_jar_should_be_put_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "engine").write_text("")
     with pytest.raises(SetupError, match="cannot be put into"):
         compiled_engine(tmp_path, java_compiler, Steps())

@@ -54,16 +54,16 @@ class FakeMaven:
         shutil.copytree(REAL, self.served)
         self.program = directory / "bin" / "mvn"
         self.program.parent.mkdir()
-        self.says(FAKE_MAVEN.format(calls=self._calls, served=self.served))
+        self.runs(FAKE_MAVEN.format(calls=self._calls, served=self.served))
 
-    def says(self, script: str) -> None:
+    def runs(self, script: str) -> None:
         self.program.write_text(script)
         self.program.chmod(0o755)
 
     def hangs(self) -> Path:
         """From now on it hangs; the file has its process id as soon as it does."""
         pid = self._calls.with_name("pid")
-        self.says(f"#!/bin/sh\necho $$ > '{pid}.draft'\nmv '{pid}.draft' '{pid}'\nexec sleep 600\n")
+        self.runs(f"#!/bin/sh\necho $$ > '{pid}.draft'\nmv '{pid}.draft' '{pid}'\nexec sleep 600\n")
         return pid
 
     @property
@@ -93,12 +93,12 @@ def test_the_list_has_every_jar_of_this_checkout() -> None:
 
 
 def test_jars_are_fetched_into_the_cache_once(maven: FakeMaven, cache: Path) -> None:
-    told: list[str] = []
-    assert jar_directory("spark", told.append) == cache / "spark"
+    steps: list[str] = []
+    assert jar_directory("spark", steps.append) == cache / "spark"
     assert checksums(cache / "spark") == checksums(REAL)
-    assert told == [f"fetching the 5 spark jars with Maven into {cache / 'spark'}"]
-    assert jar_directory("spark", told.append) == cache / "spark"
-    assert (maven.calls, len(told)) == (1, 1)
+    assert steps == [f"fetching the 5 spark jars with Maven into {cache / 'spark'}"]
+    assert jar_directory("spark", steps.append) == cache / "spark"
+    assert (maven.calls, len(steps)) == (1, 1)
 
 
 def test_the_jars_of_a_checkout_come_before_the_cache(cache: Path, tmp_path: Path) -> None:
@@ -165,14 +165,14 @@ def test_many_at_once_fetch_once(maven: FakeMaven, cache: Path, tmp_path: Path) 
     held, go = tmp_path / "held", tmp_path / "go"
     script = maven.program.read_text()
     wait = f"touch '{held}'\nwhile ! test -e '{go}'; do sleep 0.05; done\n"
-    maven.says(script.replace("echo called", f"{wait}echo called", 1))
+    maven.runs(script.replace("echo called", f"{wait}echo called", 1))
 
-    def told(step: str) -> None:
+    def notify(step: str) -> None:
         if step.startswith("waiting for another process"):
             go.touch()
 
     with ThreadPoolExecutor(3) as pool:
-        found = list(pool.map(lambda _: jar_directory("spark", told), range(3)))
+        found = list(pool.map(lambda _: jar_directory("spark", notify), range(3)))
     assert held.exists()
     assert found == [cache / "spark"] * 3
     assert checksums(cache / "spark") == checksums(REAL)
@@ -188,7 +188,7 @@ def test_a_killed_process_takes_maven_with_it_and_the_next_clears_up(maven: Fake
         process.kill()
     wait_until(lambda: not is_alive(int(pid.read_text())), "Maven is gone")
     assert list(cache.glob(".spark-draft-*")) != []
-    maven.says(script)
+    maven.runs(script)
     jar_directory("spark")
     assert {path.name for path in cache.iterdir()} == {"spark", "spark.lock"}
 
@@ -223,9 +223,9 @@ def test_without_maven_the_cure_is_named(cache: Path, tmp_path: Path, monkeypatc
     assert [path.name for path in cache.iterdir()] == ["spark.lock"]
 
 
-def test_what_maven_complains_of_is_told_without_passwords(maven: FakeMaven, cache: Path) -> None:
-    said = "[ERROR] Could not transfer artifact from mirror (https://me:hidden@mirror.invalid/maven2): no route"
-    maven.says(f"#!/bin/sh\necho '{said}'\nexit 1\n")
+def test_what_maven_complains_of_is_in_the_error_without_passwords(maven: FakeMaven, cache: Path) -> None:
+    output = "[ERROR] Could not transfer artifact from mirror (https://me:hidden@mirror.invalid/maven2): no route"
+    maven.runs(f"#!/bin/sh\necho '{output}'\nexit 1\n")
     with pytest.raises(SetupError, match="no route") as failure:
         jar_directory("spark")
     assert "hidden" not in str(failure.value)

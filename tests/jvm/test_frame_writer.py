@@ -1,7 +1,7 @@
 """The writer keeps what the server has not stored, and sends it again to one that has lost it.
 
 The server here is a fake, because a real one cannot be made to lose exactly these frames: it shows frames at once,
-stores those that it is asked to, and forgets the others and all unfinished ones when it is told to restart.
+stores those that it is asked to, and forgets the others and all unfinished ones when it is restarted.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a Spark session is given, as far as it can be told without starting one."""
+"""What a Spark session is given, as far as it can be seen without starting one."""
 
 from __future__ import annotations
 

@@ -189,8 +189,8 @@ def test_a_secured_broker_is_read_as_any_other(
 # What does not
 
 
-def told_of(problem: object) -> str:
-    """What a problem says, which is neither a secret nor Java's own way to say it."""
+def reason_of(problem: object) -> str:
+    """The reason of a problem, without secrets and without Java's own exceptions."""
     assert isinstance(problem, TopicProblem), problem
     for hidden in (WRONG, PASSWORD, CLIENT_SECRET, STORE_PASSWORD, CLIENT_STORE_PASSWORD, "Exception", "\n"):
         assert hidden not in problem.reason
@@ -198,7 +198,7 @@ def told_of(problem: object) -> str:
 
 
 @pytest.mark.parametrize(
-    ("properties", "told"),
+    ("properties", "reason"),
     [
         (
             lambda it: it.sasl(login("PLAIN", password=WRONG)),
@@ -254,11 +254,11 @@ def told_of(problem: object) -> str:
         "plaintext-to-sasl",
     ],
 )
-def test_what_is_wrong_is_told_with_its_cure(
-    spark: SparkSession, secured: Secured, properties: Callable[[Secured], Properties], told: str
+def test_what_is_wrong_is_an_error_with_its_cure(
+    spark: SparkSession, secured: Secured, properties: Callable[[Secured], Properties], reason: str
 ) -> None:
     with KafkaTopics(spark, properties(secured), seconds_max=3.0) as topics:
-        assert re.search(told, told_of(topics.look(["user"])["user"]))
+        assert re.search(reason, reason_of(topics.look(["user"])["user"]))
 
 
 def fail(endpoint: TokenEndpoint) -> None:
@@ -278,7 +278,7 @@ def give_expired(endpoint: TokenEndpoint) -> None:
 
 
 @pytest.mark.parametrize(
-    ("disturb", "told"),
+    ("disturb", "reason"),
     [
         (fail, r"no OAuth token for the Kafka broker: .*503.*overloaded.*; check .*token\.endpoint\.url"),
         (refuse, r"no OAuth token for the Kafka broker: .*401.*invalid_client.*; check .*clientSecret"),
@@ -287,8 +287,8 @@ def give_expired(endpoint: TokenEndpoint) -> None:
         (give_expired, r"refuses this client: .*invalid_token.*; check .*tokens"),
     ],
 )
-def test_a_token_that_cannot_be_had_is_told_and_had_later(
-    spark: SparkSession, secured: Secured, disturb: Callable[[TokenEndpoint], None], told: str
+def test_a_token_that_cannot_be_had_is_reported_and_had_later(
+    spark: SparkSession, secured: Secured, disturb: Callable[[TokenEndpoint], None], reason: str
 ) -> None:
     topic, endpoint = unique_topic("user"), secured.endpoint
     create_topic(secured.broker.bootstrap_servers, topic)
@@ -297,7 +297,7 @@ def test_a_token_that_cannot_be_had_is_told_and_had_later(
         disturb(endpoint)
         try:
             problem = topics.look([topic])[topic]
-            assert re.search(told, told_of(problem))
+            assert re.search(reason, reason_of(problem))
             assert isinstance(problem, TopicProblem)
             assert problem.is_passing  # no control message is rejected for it
         finally:
@@ -314,10 +314,10 @@ class Pipeline:
     """A pipeline on the session of all tests, with a server in a process of its own."""
 
     def __init__(self, spark: SparkSession, server: ServerProcess, config: Config) -> None:
-        self.said: list[str] = []
+        self.notices: list[str] = []
         self._server = server
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=run_on, args=(spark, config, TOKEN, self._stop, self.said.append))
+        self._thread = threading.Thread(target=run_on, args=(spark, config, TOKEN, self._stop, self.notices.append))
 
     def rows(self, table: str, generation: str | None = None) -> list[dict[str, Any]]:
         assert generation is None, "the server shows what is published"
@@ -328,12 +328,12 @@ class Pipeline:
         return rows
 
     def wait_for_status(self, state: str, message: str) -> None:
-        def is_told() -> bool:
+        def is_shown() -> bool:
             return [
                 row["state"] == state and message in row["message"] for row in self.rows("orchestrator_status")
             ] == [True]
 
-        wait_until(is_told, f"the status is {state}: {message}", LIVE_SECONDS)
+        wait_until(is_shown, f"the status is {state}: {message}", LIVE_SECONDS)
 
     def wait_for_tables(self, stage: Stage, join: JoinType) -> None:
         def are_right() -> bool:
@@ -381,7 +381,7 @@ def test_a_pipeline_fills_its_tables_and_takes_messages(
             with Pipeline(spark, server, config) as pipeline:
                 if mechanism != "PLAIN":
                     pipeline.wait_for_status("failed", "refuses this client")
-                    assert PASSWORD not in "".join(pipeline.said)
+                    assert PASSWORD not in "".join(pipeline.notices)
                     secured.broker.set_scram_password(PASSWORD)
                 pipeline.wait_for_tables(stage, "left")
                 HttpClient(server.http, TOKEN).post("/api/control", {"joinType": "natural"})

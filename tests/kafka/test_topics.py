@@ -170,7 +170,7 @@ def test_no_secret_is_in_a_problem(spark: SparkSession, properties: dict[str, st
         assert "hunter2" not in problem_of(topics, "user")
 
 
-def test_a_login_that_takes_long_is_a_problem_in_time_and_its_failure_is_told_later(
+def test_a_login_that_takes_long_is_a_problem_in_time_and_its_failure_is_reported_later(
     spark: SparkSession, properties: dict[str, str], closed_port: int
 ) -> None:
     sasl = {
@@ -240,7 +240,9 @@ def test_a_topic_that_cannot_be_read_says_why(
         ("org.apache.kafka.common.KafkaException", False),
     ],
 )
-def test_what_may_pass_by_itself_is_told_from_what_does_not(spark: SparkSession, thrown: str, is_passing: bool) -> None:
+def test_what_may_pass_by_itself_is_distinguished_from_what_does_not(
+    spark: SparkSession, thrown: str, is_passing: bool
+) -> None:
     clients = Clients(spark, {})
     assert spark._jvm is not None
     failed = spark._jvm.java.util.concurrent.CompletableFuture()

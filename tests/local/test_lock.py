@@ -1,4 +1,4 @@
-"""One system a directory, and what it tells the others there."""
+"""One system a directory, and what it writes for the others there."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from livetables.model.errors import SetupError
 RUNNING = LocalSystem(Addresses("a:1", "http://b:2", "grpc://c:3"), "the key", {"server": 7})
 
 
-def test_what_is_told_can_be_read_by_this_user_only(tmp_path: Path) -> None:
+def test_what_is_written_can_be_read_by_this_user_only(tmp_path: Path) -> None:
     RUNNING.write(tmp_path)
     assert LocalSystem.read(tmp_path) == RUNNING
     assert stat.S_IMODE((tmp_path / "up.json").stat().st_mode) == 0o600
@@ -27,7 +27,7 @@ def test_the_key_is_not_shown(tmp_path: Path) -> None:
     assert "the key" not in repr(LocalSystem.read(tmp_path))
 
 
-def test_of_a_key_in_a_file_only_the_file_is_told_and_its_first_key_is_the_one_now(tmp_path: Path) -> None:
+def test_of_a_key_in_a_file_only_the_path_is_written_and_its_first_key_is_the_current_one(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text("the key\n")
     running = replace(RUNNING, token_file=str(keys), ca_file="/etc/ca.pem")

@@ -60,8 +60,8 @@ def up(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory)
 
 
 def connected(up: Up) -> livetables.Connection:
-    told = up.facts()
-    return livetables.connect(told["addresses"]["http"], told["token"])
+    facts = up.facts()
+    return livetables.connect(facts["addresses"]["http"], facts["token"])
 
 
 def shown(rows: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
@@ -113,7 +113,7 @@ def status(address: str, token: str, origin: str) -> int:
 
 
 def test_the_page_of_the_command_line_may_ask_and_others_may_not(up: Up) -> None:
-    told = up.facts()
-    address, token = told["addresses"]["http"], told["token"]
+    facts = up.facts()
+    address, token = facts["addresses"]["http"], facts["token"]
     assert status(address, token, PAGE) == 200
     assert status(address, token, "http://localhost:4201") == 403

@@ -53,7 +53,7 @@ def test_the_pipeline_writes_with_a_key_that_was_made_for_it(up: Up) -> None:
         http_client(up, made[0]).get("/api/tables")
 
 
-def test_a_viewer_on_the_command_line_is_told_the_role_that_is_needed(up: Up) -> None:
+def test_a_viewer_on_the_command_line_gets_an_error_that_names_the_role_that_is_needed(up: Up) -> None:
     up.environment["LIVETABLES_TOKEN"] = VIEWER
     del up.environment["LIVETABLES_VIEWER_TOKEN"]
     try:

@@ -110,8 +110,8 @@ class Secured:
         return [] if found is None else found.to_pylist()
 
     def status(self) -> dict[str, Any]:
-        told = json.loads(self.up.run("status", "--json").stdout)
-        return {**(told["orchestrator"] or {}), "seen": told["message"]}
+        answer = json.loads(self.up.run("status", "--json").stdout)
+        return {**(answer["orchestrator"] or {}), "seen": answer["message"]}
 
     def send(self, count: int) -> None:
         self.stage.send(random_records(random.Random(len(self.stage.sent)), count))
@@ -165,14 +165,14 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
             yield started
 
 
-def test_a_refused_login_is_told_and_waited_for(secured: Secured) -> None:
+def test_a_refused_login_is_reported_and_waited_for(secured: Secured) -> None:
     up = secured.up
-    up.wait(lambda: "no OAuth token" in up.steps(), "it says what it waits for")
-    up.wait(lambda: "no OAuth token" in secured.status().get("message", ""), "the status says it too")
-    told = secured.status()["message"]
-    assert "clientSecret" in told, "the cure"
-    assert "Exception" not in up.steps() + told
-    assert told in up.run("status").stdout.replace("\n", " ")
+    up.wait(lambda: "no OAuth token" in up.steps(), "the log has what it waits for")
+    up.wait(lambda: "no OAuth token" in secured.status().get("message", ""), "the status has it too")
+    message = secured.status()["message"]
+    assert "clientSecret" in message, "the cure"
+    assert "Exception" not in up.steps() + message
+    assert message in up.run("status").stdout.replace("\n", " ")
 
 
 def test_when_it_is_granted_the_tables_fill(secured: Secured) -> None:
@@ -211,7 +211,7 @@ def test_an_endpoint_that_fails_for_a_while_loses_and_doubles_nothing(
     generation = secured.status()["generation"]
     disturb(secured.endpoint)
     secured.send(20)
-    secured.up.wait(lambda: secured.status()["state"] == "failed", "the status tells it")
+    secured.up.wait(lambda: secured.status()["state"] == "failed", "the status has it")
     assert "token" in secured.status()["message"]
     secured.send(20)
     secured.become_live()
@@ -240,9 +240,9 @@ def test_no_secret_is_anywhere(secured: Secured) -> None:
     for page in SPARK_PAGES:
         seen[page] = _page(secured.spark_pages + page % {"id": application})
     assert b"spark.hadoop.fs.some.storage" in seen[SPARK_SETTINGS], "a page that shows settings at all"
-    assert any(b"org.apache.spark.deploy.SparkSubmit" in told for told in seen.values()), "the JVM was looked at"
+    assert any(b"org.apache.spark.deploy.SparkSubmit" in content for content in seen.values()), "the JVM was looked at"
     secrets = [secret.encode() for secret in (*SECRETS, *secured.endpoint.tokens)]
-    leaks = {(where, secret) for where, told in seen.items() for secret in secrets if secret in told}
+    leaks = {(where, secret) for where, content in seen.items() for secret in secrets if secret in content}
     assert leaks == set()
 
 

@@ -48,9 +48,9 @@ class Watched:
     def __init__(self, tick: float = 0.0) -> None:
         self.now = 0.0
         self._tick = tick
-        self.said: list[str] = []
+        self.notices: list[str] = []
         self.pids: list[dict[str, int]] = []
-        self.supervisor = Supervisor(threading.Event(), self.said.append, self.pids.append, self._clock)
+        self.supervisor = Supervisor(threading.Event(), self.notices.append, self.pids.append, self._clock)
 
     def _clock(self) -> float:
         self.now += self._tick
@@ -88,15 +88,15 @@ def test_a_minute_of_health_makes_the_next_wait_short_again() -> None:
     assert next_delay_seconds(16, lived_seconds=60) == 1
 
 
-def test_what_happened_is_told_in_one_line_with_the_cause_and_the_log() -> None:
+def test_what_happened_is_reported_in_one_line_with_the_cause_and_the_log() -> None:
     watched = Watched()
     child = watched.start(FakeChild("server"))
     child.ending = Ending("was killed by SIGKILL")
     watched.supervisor.look()
-    assert watched.said == ["the server was killed by SIGKILL; starting it again in 1 s (its log: server.log)"]
+    assert watched.notices == ["the server was killed by SIGKILL; starting it again in 1 s (its log: server.log)"]
 
 
-def test_the_process_ids_are_told_whenever_they_change() -> None:
+def test_the_process_ids_are_reported_whenever_they_change() -> None:
     watched = Watched()
     watched.start(FakeChild("broker"))
     child = watched.start(FakeChild("server"))
@@ -163,7 +163,7 @@ def test_a_child_that_cannot_be_started_again_is_tried_later() -> None:
     child.refuses_to_start = SetupError("its port is taken", "free it")
     watched.now += 1
     watched.supervisor.look()
-    assert "could not be started: its port is taken; starting it again in 2 s" in watched.said[-1]
+    assert "could not be started: its port is taken; starting it again in 2 s" in watched.notices[-1]
     child.refuses_to_start = None
     assert watched.seconds_until_alive(child) == 2
 
@@ -212,14 +212,14 @@ def test_a_child_that_never_started_is_stopped_too() -> None:
 
 def test_what_cannot_be_written_ends_nothing_and_is_written_later(tmp_path: Path) -> None:
     running = LocalSystem(Addresses("a:1", "http://b:2", "grpc://c:3"), "the key")
-    said: list[str] = []
+    notices: list[str] = []
     obstacle = tmp_path / "up.json.draft"
     obstacle.mkdir()  # as a full disk, it keeps the file from being written
-    supervisor = Supervisor(threading.Event(), said.append, lambda pids: replace(running, pids=pids).write(tmp_path))
+    supervisor = Supervisor(threading.Event(), notices.append, lambda pids: replace(running, pids=pids).write(tmp_path))
     supervisor.start(FakeChild("server"))
     supervisor.look()
     assert LocalSystem.read(tmp_path) is None
-    assert [line for line in said if "process ids cannot be written" in line] == said[:1]
+    assert [line for line in notices if "process ids cannot be written" in line] == notices[:1]
     obstacle.rmdir()
     supervisor.look()
     assert LocalSystem.read(tmp_path) == replace(running, pids={"server": 1})

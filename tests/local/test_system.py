@@ -1,6 +1,6 @@
 """`livetables up --demo`, all of it real: it comes up, its verbs work, what is killed comes back, and all of it goes.
 
-Its doors are encrypted, with a certificate that nobody else vouches for: everything that finds the server trusts it.
+Its endpoints are encrypted, with a certificate that nobody else has signed: everything that finds the server trusts it.
 
 One system for all tests, which leave it as they found it; they run in this order.
 """
@@ -46,9 +46,9 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
 
 
 def http_client(up: Up) -> HttpClient:
-    told = up.facts()
-    token = told["token"] or Path(told["token_file"]).read_text().split()[0]
-    return HttpClient(told["addresses"]["http"], token, ca_file=Path(told["ca_file"]))
+    facts = up.facts()
+    token = facts["token"] or Path(facts["token_file"]).read_text().split()[0]
+    return HttpClient(facts["addresses"]["http"], token, ca_file=Path(facts["ca_file"]))
 
 
 def accounts(up: Up) -> int:
@@ -82,13 +82,13 @@ def control(up: Up, *arguments: str) -> tuple[int, dict[str, Any]]:
 
 
 def test_it_shows_its_steps_one_url_and_the_key(up: Up) -> None:
-    told = up.facts()
+    facts = up.facts()
     steps = up.steps()
-    assert told["addresses"]["http"].startswith("https://127.0.0.1:")
-    assert told["addresses"]["flight"].startswith("grpc+tls://127.0.0.1:")
-    assert f"Kafka is up at {told['addresses']['kafka']}" in steps
-    assert steps.count(f"ready: {told['addresses']['http']}/#key={told['token']}\n") == 1
-    assert steps.count(told["token"]) == 1
+    assert facts["addresses"]["http"].startswith("https://127.0.0.1:")
+    assert facts["addresses"]["flight"].startswith("grpc+tls://127.0.0.1:")
+    assert f"Kafka is up at {facts['addresses']['kafka']}" in steps
+    assert steps.count(f"ready: {facts['addresses']['http']}/#key={facts['token']}\n") == 1
+    assert steps.count(facts["token"]) == 1
     assert stat.S_IMODE((up.directory / ".livetables" / "up.json").stat().st_mode) == 0o600
 
 
@@ -103,7 +103,7 @@ def test_the_key_is_in_no_process_list(up: Up) -> None:
     assert [pid for pid in pids if token.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()] == []
 
 
-def test_the_status_tells_every_address_and_what_is_live(up: Up) -> None:
+def test_the_status_has_every_address_and_what_is_live(up: Up) -> None:
     up.wait(lambda: http_client(up).get("/api/status")["state"] == "live", "it has caught up")  # "ready" comes before
     done = up.run("status", "--json")
     assert done.returncode == 0, done.stderr
@@ -124,7 +124,7 @@ def test_the_status_can_be_read_by_people(up: Up) -> None:
     assert up.facts()["token"] not in done.stdout
 
 
-def test_a_second_one_in_the_same_directory_is_told_who_runs(up: Up) -> None:
+def test_a_second_one_in_the_same_directory_names_who_runs(up: Up) -> None:
     done = up.run("up")
     assert done.returncode == 2
     assert f"already, as process {up.pid}" in done.stderr
@@ -137,12 +137,12 @@ def test_the_readme_can_be_followed(up: Up) -> None:
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
         "CURL_CA_BUNDLE": up.facts()["ca_file"],
     }
-    said: dict[str, str] = {}
+    outputs: dict[str, str] = {}
     with Reader(up.directory, environment, replaced={". .venv/bin/activate": "true"}) as reader:
         for block in blocks(ROOT / "README.md"):
             if block.language in ("sh", "python") and block.commands[0] != "make demo":
-                said[block.text] = reader.follow(block)
-    controlled, asked, fetched = said.values()
+                outputs[block.text] = reader.follow(block)
+    controlled, asked, fetched = outputs.values()
     assert sum(line.startswith("applied: ") for line in controlled.splitlines()) == 3
     assert "accountType\taccounts\tbalance" in controlled
     assert "balance" in asked
@@ -200,7 +200,7 @@ def test_sigterm_stops_everything(up: Up) -> None:
     assert not (up.directory / ".livetables" / "up.json").exists()
 
 
-def test_without_a_server_the_other_verbs_tell_what_to_do(up: Up) -> None:
+def test_without_a_server_the_other_verbs_name_the_fix(up: Up) -> None:
     for verb in (["status"], ["control", "--join", "inner"]):
         done = up.run(*verb)
         assert done.returncode == 2
@@ -214,12 +214,12 @@ def test_started_again_it_resumes_the_generation_that_was_live(up: Up) -> None:
     up.wait_ready()
     live: dict[str, Any] = {}
 
-    def is_told() -> bool:
+    def is_shown() -> bool:
         nonlocal live
         live, *before = json.loads(up.run("status", "--json").stdout)["history"]
         return live["state"] == "live" and {each["state"] for each in before} == {"retired"}
 
-    up.wait(is_told, "one generation is live, and all others are told to be retired")
+    up.wait(is_shown, "one generation is live, and all others are shown as retired")
     assert f"building {live['generation']}" not in up.steps()
     wait_moving(up)
 

@@ -83,12 +83,12 @@ def test_what_is_in_the_place_of_a_missing_value_does_not_count() -> None:
     ],
     ids=str,
 )
-def test_it_tells_apart_what_differs_in_one_value(changed: dict[str, Any]) -> None:
+def test_it_distinguishes_what_differs_in_one_value(changed: dict[str, Any]) -> None:
     rows = [{**row, "age": 0, "balance": 0.0, "active": False, "ts": START} for row in numbered(0, 3)]
     other = [rows[0], {**rows[1], **changed}, rows[2]]
     assert content_checksum(table(other)) != content_checksum(table(rows))
     assert content_checksum(table(rows[::-1])) != content_checksum(table(rows))
 
 
-def test_texts_that_are_the_same_one_after_another_are_told_apart() -> None:
+def test_texts_that_are_the_same_one_after_another_are_distinguished() -> None:
     assert content_checksum(pa.table({"a": ["ab", "c"]})) != content_checksum(pa.table({"a": ["a", "bc"]}))

@@ -60,7 +60,7 @@ def test_a_message_may_give_any_of_its_fields(value: bytes, message: ControlMess
         (json.dumps({"usersTopic": "x" * 70_000}).encode(), "at most 65,536"),
     ],
 )
-def test_what_cannot_be_read_is_told_why(value: bytes | None, reason: str) -> None:
+def test_what_cannot_be_read_has_a_reason(value: bytes | None, reason: str) -> None:
     message = parse(value)
     assert isinstance(message, Unreadable)
     assert reason in message.reason

@@ -108,7 +108,7 @@ class PipelineProcess:
             self._process = None
 
     def log(self, start: int = 0) -> str:
-        """What it said, from a position in the log on."""
+        """Its log, from a position on."""
         with self._log.open("rb") as file:
             file.seek(start)
             return file.read().decode(errors="replace")
@@ -354,7 +354,7 @@ class System:
         self.pipeline.start()
 
     def wait(self, condition: Callable[[], bool], what: str, found: Callable[[], object] = lambda: "") -> None:
-        """Return when the condition holds; when it does not come to hold, show what the pipeline said."""
+        """Return when the condition holds; when it does not come to hold, show the pipeline's log."""
         deadline = time.monotonic() + WAIT_SECONDS
         while not condition():
             if time.monotonic() > deadline or not self.pipeline.is_running:
@@ -376,7 +376,7 @@ class System:
 
 
 class Feeder:
-    """Sends records to all topics of a system, or to those that it is told, all the time, but while it is paused."""
+    """Sends records to all topics of a system, or to given ones, all the time, but while it is paused."""
 
     def __init__(
         self, system: System, seed: int, seconds: float = 0.1, topics: Callable[[], Iterable[str]] | None = None

@@ -80,8 +80,8 @@ def test_what_is_sent_to_kafka_is_what_clients_hold(
             sink = server.sink()
             sink.report(engine.generation, reports, pipeline=pipeline)
             sink.close()
-            told = client.receive_until(lambda frame: frame.get("state") == "live", "the report")
-            assert told["spark_ui"] == "http://127.0.0.1:4040"
+            status = client.receive_until(lambda frame: frame.get("state") == "live", "the report")
+            assert status["spark_ui"] == "http://127.0.0.1:4040"
             shown = server.metric(f'livetables_real_time{{generation="{engine.generation}"}}')
             assert shown == (mode == "real_time")
             # Since the server was killed: all that was sent after it was back.

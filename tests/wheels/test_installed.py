@@ -42,9 +42,9 @@ def installed(wheel: Path, environment: Path) -> Path:
 
 
 def rows(up: Up, table: str) -> int:
-    told = up.facts()
+    facts = up.facts()
     request = urllib.request.Request(  # noqa: S310  of our own server
-        f"{told['addresses']['http']}/api/tables/{table}/rows", headers={"Authorization": f"Bearer {told['token']}"}
+        f"{facts['addresses']['http']}/api/tables/{table}/rows", headers={"Authorization": f"Bearer {facts['token']}"}
     )
     with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=30) as answer:
         return len(json.loads(answer.read())["rows"])
@@ -83,6 +83,6 @@ def test_the_client_brings_little_along(client: Path) -> None:
     assert {"livetables-client", "pyarrow", "rich"} <= names
     assert names.isdisjoint({"livetables", "pyspark", "duckdb", "fastapi", "confluent-kafka", "pandas", "pydantic"})
     for arguments in ([], ["--help"], ["--version"]):
-        told = subprocess.run([str(client / "livetables"), *arguments], env={}, capture_output=True, check=False)
-        assert b"livetables" in told.stdout + told.stderr
-        assert b"Traceback" not in told.stderr
+        done = subprocess.run([str(client / "livetables"), *arguments], env={}, capture_output=True, check=False)
+        assert b"livetables" in done.stdout + done.stderr
+        assert b"Traceback" not in done.stderr

@@ -57,11 +57,11 @@ try {
   const { ages, receipts, cores, mainThread } = await measured();
   const sorted = ages.toSorted((one, other) => one - other);
   const share = (part: number): number => Math.round(sorted[Math.floor(sorted.length * part)] ?? NaN);
-  say(`Kafka to painted: p50 ${share(0.5)} ms, p90 ${share(0.9)} ms, p99 ${share(0.99)} ms`);
-  say(`newest rows painted a second: ${(ages.length / seconds).toFixed(1)}`);
-  say(`Kafka to the page, p50 and p99: ${receipts}`);
-  say(`cores in use: ${told(cores, 2)}`);
-  say(`the page's main thread, ms a second: ${told(mainThread, 0)}`);
+  print(`Kafka to painted: p50 ${share(0.5)} ms, p90 ${share(0.9)} ms, p99 ${share(0.99)} ms`);
+  print(`newest rows painted a second: ${(ages.length / seconds).toFixed(1)}`);
+  print(`Kafka to the page, p50 and p99: ${receipts}`);
+  print(`cores in use: ${formatted(cores, 2)}`);
+  print(`the page's main thread, ms a second: ${formatted(mainThread, 0)}`);
 } finally {
   for (const end of ends.reverse()) await end();
 }
@@ -138,12 +138,12 @@ async function durations(session: CDPSession): Promise<Record<string, number>> {
   };
 }
 
-function told(figures: Readonly<Record<string, number>>, digits: number): string {
+function formatted(figures: Readonly<Record<string, number>>, digits: number): string {
   return Object.entries(figures)
     .map(([name, figure]) => `${name} ${figure.toFixed(digits)}`)
     .join(", ");
 }
 
-function say(line: string): void {
+function print(line: string): void {
   process.stdout.write(`${line}\n`);
 }

@@ -22,7 +22,7 @@ class FakeGrid {
   rows = 100;
   top = 0;
   readonly shown = new Map<number, Row>();
-  /** How often it was told how many rows there are. */
+  /** How often its number of rows was set. */
   counts = 0;
   readonly #listeners = new Set<() => void>();
   readonly #rowsInView = 20;
@@ -284,7 +284,7 @@ describe("what cannot be seen", () => {
     expect(name(25)).toBe("again");
   });
 
-  it("is the grid's length, which is told now and then, and not with each window", () => {
+  it("is the grid's length, which is set now and then, and not with each window", () => {
     take(patch({ total: 1001 }, { sequence: 2 }));
     take(patch({ total: 1002 }, { sequence: 3 }));
     expect([grid.rows, grid.counts]).toEqual([1000, 0]);
@@ -292,14 +292,14 @@ describe("what cannot be seen", () => {
     expect([grid.rows, grid.counts]).toEqual([1002, 1]);
   });
 
-  it("is not the end of the rows when it is in view: that is told at once", () => {
+  it("is not the end of the rows when it is in view: that is set at once", () => {
     take(patch({ total: 25 }, { sequence: 2 }));
     expect(grid.rows).toBe(25);
     take(patch({ total: 26 }, { sequence: 3 }));
     expect(grid.rows).toBe(26);
   });
 
-  it("is not the length of another generation: that is told at once", () => {
+  it("is not the length of another generation: that is set at once", () => {
     take(window(0, 100, { generation: "g2", total: 2000 }));
     expect(grid.rows).toBe(2000);
   });

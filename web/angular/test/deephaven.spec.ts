@@ -85,7 +85,7 @@ function table(bindings: Readonly<Record<string, unknown>>): ComponentFixture<Li
   });
 }
 
-/** `user` has a column that is none of the page's. */
+/** `user` has a column that the page does not have. */
 function publishWithIds(): void {
   server.tables.set("user", {
     generation: "with ids",

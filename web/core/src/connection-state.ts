@@ -134,7 +134,7 @@ const TABLE = {
     opened: stay,
     welcome: stay,
     refused: refuse,
-    lost: waitOrRefuse, // a key that is none any more would be refused again
+    lost: waitOrRefuse, // a key that is no longer valid would be refused again
     due: (state, { silentMs, random }) =>
       silentMs >= (state.isProbing ? PROBE_MS : SILENT_MS)
         ? waiting(state.attempt, "the server is silent", random)

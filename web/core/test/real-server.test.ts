@@ -58,7 +58,7 @@ async function put(generation: string, rows: Record<string, unknown>[], deletes:
 }
 
 /** The orchestrator's row names the generation that serves. */
-async function tellStatus(serving: string): Promise<void> {
+async function putStatus(serving: string): Promise<void> {
   const tables = { orchestrator_status: { rows: [{ _id: 0, generation: serving }] } };
   await server.feed({ do: "put", generation: "status", tables });
 }
@@ -293,7 +293,7 @@ describe("a page of the service before", () => {
   it("shows its three tables, through a swap, and leaves nothing behind", async () => {
     const status = { orchestrator_status: { columns: { generation: "string" } } };
     await server.feed({ do: "begin", generation: "status", tables: status });
-    await tellStatus(await published([1, 2, 3]));
+    await putStatus(await published([1, 2, 3]));
     await server.feed({ do: "publish", generation: "status" });
     const tables = new LiveTablesClient({ url: server.url, token: TOKEN, WebSocket });
     onTestFinished(() => {
@@ -311,7 +311,7 @@ describe("a page of the service before", () => {
       users.show(2);
       await eventually(() => users.rows.map(({ userId }) => userId).join() === "u3");
       if (cycle === 0) {
-        await tellStatus(await published([7, 8, 9]));
+        await putStatus(await published([7, 8, 9]));
         await eventually(() => [accounts.rows[0], joined.rows[0]].every((row) => row?.userId === "u7"));
         await eventually(() => users.rows[0]?.userId === "u9");
         accounts.handle?.close(); // somebody else's mistake: the adapter acquires another one

@@ -51,8 +51,8 @@ linger_seconds = 600
 max_lingering = 1
 ${VIEWS}`;
 
-/** What `livetables up` tells other commands. */
-interface Told {
+/** What `livetables up` writes for other commands. */
+interface Facts {
   readonly addresses: { readonly http: string };
   readonly token: string;
   readonly pids: Readonly<Record<string, number>>;
@@ -102,11 +102,11 @@ export class Stack {
   }
 
   get url(): string {
-    return this.#told().addresses.http;
+    return this.#facts().addresses.http;
   }
 
   get key(): string {
-    return this.#told().token;
+    return this.#facts().token;
   }
 
   get httpClient(): HttpClient {
@@ -115,10 +115,10 @@ export class Stack {
 
   /** The process of each part, by its name. */
   get pids(): Readonly<Record<string, number>> {
-    return this.#told().pids;
+    return this.#facts().pids;
   }
 
-  /** What it said since its start. */
+  /** What it printed since its start. */
   steps(): string {
     return readFileSync(join(this.directory, "up.log"), "utf-8");
   }
@@ -216,18 +216,18 @@ export class Stack {
 
   /** While Spark starts, the topics fill. */
   async #fill(): Promise<void> {
-    await this.#said("Kafka is up at");
+    await this.#printed("Kafka is up at");
     const [first] = await Promise.all([
       this.#sent(FIRST, { users: 1000, accounts: 4000 }),
       this.#sent(SECOND, { users: 1000, accounts: 5000, seed: 2 }),
     ]);
-    await this.#said("ready: ");
+    await this.#printed("ready: ");
     await this.#arrived({ users: 0, accounts: 0, deadLetters: 0 }, first);
   }
 
-  async #said(text: string): Promise<void> {
+  async #printed(text: string): Promise<void> {
     const up = this.#up;
-    await until(`it says "${text}"`, () => this.steps().includes(text) || (up && !isRunning(up)));
+    await until(`it prints "${text}"`, () => this.steps().includes(text) || (up && !isRunning(up)));
     if (!this.steps().includes(text)) throw new Error("it has ended");
   }
 
@@ -258,15 +258,15 @@ export class Stack {
     return started([LIVETABLES, ...words], { directory: this.directory, environment: environment() });
   }
 
-  /** It is told before anything else is. */
+  /** Its address is printed before anything else. */
   get #kafka(): string {
     const address = /Kafka is up at (\S+)/.exec(this.steps())?.[1];
     if (address === undefined) throw new Error("Kafka is not up yet");
     return address;
   }
 
-  #told(): Told {
-    return JSON.parse(readFileSync(join(this.directory, ".livetables/up.json"), "utf-8")) as Told;
+  #facts(): Facts {
+    return JSON.parse(readFileSync(join(this.directory, ".livetables/up.json"), "utf-8")) as Facts;
   }
 
   #pid(name: string): number {

@@ -7,7 +7,7 @@
  *
  * Windows come faster than a page can be drawn. Of those that come between two frames the newest is drawn, as far as it
  * can be seen. The rows that the grid keeps beyond that, and its length, follow later: with each new row on top all of
- * them change, and to tell the grid its length makes it lay itself out several times.
+ * them change, and to set the grid's length makes it lay itself out several times.
  *
  * Where rows are so large that the server cuts the window, the viewport is what can be seen, from its first row on, and no
  * longer whole blocks: the rows below the cut come when they are scrolled to.
@@ -63,7 +63,7 @@ export class LivetablesDatasource implements IDatasource {
   #isCut = false;
   /** The newest window that has come, until it is drawn. */
   #next: Window | null = null;
-  /** Set while the grid is to be told what cannot be seen. */
+  /** Set while the grid waits for what cannot be seen. */
   #unseen: ReturnType<typeof setTimeout> | undefined;
   #isVisible = true;
 

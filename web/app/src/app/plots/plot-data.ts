@@ -71,7 +71,7 @@ export class PlotData {
       let before: Window | undefined;
       if (view === undefined) return;
       const timing = this.#service.hub.subscribe(view, COUNT, {
-        // The newest row alone tells of every news: a view may change its rows and keep their number.
+        // The newest row alone shows every change: a view may change its rows and keep their number.
         schema: (columns) => {
           const time = columns.findLast(({ type }) => type === "timestamp")?.name;
           if (time) timing.look({ size: 1, sort: [{ column: time, descending: true }] });
@@ -107,7 +107,7 @@ export class PlotData {
     for (const table of this.#sources()) {
       const window = this.#newest.get(table);
       const before = this.#counted.get(table);
-      // Another generation has other rows: its number of rows tells nothing about how many came.
+      // Another generation has other rows: its number of rows does not show how many came.
       if (window && window.generation === before?.generation && this.#service.isReady && elapsedSeconds > 0) {
         rates[table] = Math.max(0, window.total - before.total) / elapsedSeconds;
       }

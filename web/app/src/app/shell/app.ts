@@ -80,8 +80,8 @@ export class App {
   protected readonly banner = computed(() => {
     const { state, why } = this.health();
     const lastedMs = this.#clock.now() - this.#since();
-    const isTold = (state === "stale" || state === "reconnecting") && this.session.isLoggedIn();
-    return isTold && lastedMs >= BANNER_AFTER_MS ? { state, why, lasted: duration(lastedMs) } : null;
+    const hasProblem = (state === "stale" || state === "reconnecting") && this.session.isLoggedIn();
+    return hasProblem && lastedMs >= BANNER_AFTER_MS ? { state, why, lasted: duration(lastedMs) } : null;
   });
 
   readonly #status = orchestratorStatus();

@@ -1,4 +1,4 @@
-"""Certificates: every fault of their files is told with its cure, and clients find the same as they would on a wire."""
+"""Certificates: every fault of their files is an error with its cure, and clients find the same as on a wire."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("self.pem", "encrypted.key", "server.tls_key: the private key is encrypted", "openssl pkey"),
     ],
 )
-def test_files_that_do_not_do_are_told_with_the_cure(
+def test_files_that_do_not_work_are_errors_with_their_cure(
     made: Path, certificate: str, key: str, problem: str, cure: str
 ) -> None:
     with pytest.raises(SetupError) as caught:
@@ -71,7 +71,7 @@ def test_an_expired_certificate_is_flawed_for_everybody_and_names_nobody(made: P
     assert shown(made, "expired").names() == ()
 
 
-def test_a_certificate_tells_its_hosts(made: Path) -> None:
+def test_a_certificate_has_its_hosts(made: Path) -> None:
     assert shown(made, "self").names() == ("127.0.0.1", "0:0:0:0:0:0:0:1", "localhost")
     assert shown(made, "signed").names() == ("tables.example",)
 
@@ -86,7 +86,7 @@ def test_a_certificate_tells_its_hosts(made: Path) -> None:
         ("self.key", "no certificate in PEM form"),
     ],
 )
-def test_what_cannot_be_trusted_is_told_with_the_cure(
+def test_what_cannot_be_trusted_is_an_error_with_its_cure(
     made: Path, read: Callable[[Path], object], name: str, why: str
 ) -> None:
     with pytest.raises(SetupError, match=f"{name} cannot be read: {why}\n  cure: let --ca or pipeline.server_ca"):

@@ -51,9 +51,9 @@ class Pipeline:
         """The next line of an event; others on the way are passed over."""
         assert self.process.stdout
         for line in self.process.stdout:
-            told: dict[str, Any] = json.loads(line)
-            if told["event"] == event:
-                return told
+            found: dict[str, Any] = json.loads(line)
+            if found["event"] == event:
+                return found
         raise AssertionError(f"it ended without {event}")
 
     def close(self) -> None:
@@ -75,7 +75,9 @@ def test_the_second_waits_and_says_who_holds_the_server_until_that_has_gone(serv
             assert second.until("put")["batch"] == 0
 
 
-def test_an_old_one_that_wakes_up_writes_nothing_and_is_told_who_holds_the_server(server: ServerProcess) -> None:
+def test_an_old_one_that_wakes_up_writes_nothing_and_gets_the_name_of_who_holds_the_server(
+    server: ServerProcess,
+) -> None:
     with closing(Pipeline(server, "b1")) as old:
         old.until("put")
         old.process.send_signal(signal.SIGSTOP)

@@ -90,7 +90,7 @@ def test_batches_go_to_an_encrypted_server(server: Server, tmp_path: Path) -> No
         ("grpc", "127.0.0.1", "self.pem", "if the server has TLS, write grpc"),
     ],
 )
-def test_a_server_that_is_not_trusted_gets_no_key_and_the_cure_is_told(
+def test_a_server_that_is_not_trusted_gets_no_key_and_the_error_has_the_cure(
     server: Server, tmp_path: Path, scheme: str, host: str, ca: str | None, cure: str
 ) -> None:
     server.open(certificates.self_signed(tmp_path, hosts="IP:127.0.0.1"))
@@ -99,22 +99,22 @@ def test_a_server_that_is_not_trusted_gets_no_key_and_the_cure_is_told(
     location = f"{scheme}://{host}:{server.port}"
     with (
         closing(ServerClient(location, "old", ca_file=ca_file, patience_seconds=0)) as sink,
-        pytest.raises(NoAnswerError) as told,
+        pytest.raises(NoAnswerError) as caught,
     ):
         sink.generations()
-    assert cure in told.value.cure
+    assert cure in caught.value.cure
 
 
-def test_a_plain_server_is_told_from_an_encrypted_one(server: Server, tmp_path: Path) -> None:
+def test_a_plain_server_is_distinguished_from_an_encrypted_one(server: Server, tmp_path: Path) -> None:
     server.open()
     ca_file = certificates.self_signed(tmp_path).certificate
     location = f"grpc+tls://127.0.0.1:{server.port}"
     with (
         closing(ServerClient(location, "old", ca_file=ca_file, patience_seconds=0)) as sink,
-        pytest.raises(NoAnswerError) as told,
+        pytest.raises(NoAnswerError) as caught,
     ):
         sink.generations()
-    assert "write grpc:// instead of grpc+tls://" in told.value.cure
+    assert "write grpc:// instead of grpc+tls://" in caught.value.cure
 
 
 def test_a_file_that_vouches_for_nobody_is_an_error_at_once(tmp_path: Path) -> None:
@@ -196,14 +196,14 @@ def test_a_key_that_stays_wrong_is_no_refusal_of_what_was_sent(
         closing(
             ServerClient(f"grpc://127.0.0.1:{server.port}", "wrong", token_file=str(keys), patience_seconds=0.2)
         ) as sink,
-        pytest.raises(NoAnswerError, match=r"server\.token_file") as told,
+        pytest.raises(NoAnswerError, match=r"server\.token_file") as caught,
     ):
         sink.generations()
-    assert "still wrong" not in str(told.value)
+    assert "still wrong" not in str(caught.value)
 
 
 def test_without_a_file_a_wrong_key_is_an_error_at_once(server: Server) -> None:
     server.open()
-    with closing(ServerClient(f"grpc://127.0.0.1:{server.port}", "wrong")) as sink, pytest.raises(SinkError) as told:
+    with closing(ServerClient(f"grpc://127.0.0.1:{server.port}", "wrong")) as sink, pytest.raises(SinkError) as caught:
         sink.generations()
-    assert not isinstance(told.value, NoAnswerError)
+    assert not isinstance(caught.value, NoAnswerError)

@@ -477,7 +477,7 @@ def test_what_is_no_address_is_refused(location: str) -> None:
         ServerClient(location, TOKEN)
 
 
-# What else the pipeline and the server tell each other
+# What else the pipeline and the server send each other
 
 
 def test_a_report_reaches_the_server(server: Server, sink: ServerClient) -> None:
@@ -524,7 +524,7 @@ def test_control_messages_come_and_their_outcome_goes_back(server: Server, sink:
 # What the real-time engine asks for
 
 
-def test_begin_tells_where_to_send_frames(sink: ServerClient) -> None:
+def test_begin_returns_where_to_send_frames(sink: ServerClient) -> None:
     assert sink.begin("g", SHAPES) == f"http://127.0.0.1:{HTTP_PORT}"
 
 

@@ -30,7 +30,7 @@ Step = bytes | Literal["switch", "fail", "expire", "restart"]
 
 
 class Desk:
-    """Decisions, with everything around them that a test needs: the topic, builds that end as told, one old generation.
+    """Decisions, with everything around them that a test needs: the topic, builds that end as set, one old generation.
 
     The tables are never sent anywhere, so there is no sink.
     """

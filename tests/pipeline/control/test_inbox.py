@@ -12,7 +12,7 @@ BEGIN = datetime(2026, 1, 31, tzinfo=UTC)
 
 
 class ReadInPieces:
-    """A control topic whose history comes as told: when Kafka answers with how much cannot be provoked."""
+    """A control topic whose history comes in given pieces: when Kafka answers with how much cannot be provoked."""
 
     def __init__(self, *reads: list[ControlRecord]) -> None:
         self._reads = list(reads)

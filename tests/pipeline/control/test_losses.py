@@ -57,7 +57,7 @@ def let_retention_pass(system: System, topic: str, partition: int, offset: int) 
     return len(rows & {record_id(each.partition, each.offset) for each in gone})
 
 
-def test_a_switch_says_what_kafka_no_longer_has_and_keeps_it_until_told_otherwise(system: System) -> None:
+def test_a_switch_reports_what_kafka_no_longer_has_and_keeps_it_until_it_is_discarded(system: System) -> None:
     before, users = system.status()["generation"], system.now.users
     whole = system.server.table("users_ui").num_rows
     lost = let_retention_pass(system, users, 0, 10)
@@ -67,10 +67,10 @@ def test_a_switch_says_what_kafka_no_longer_has_and_keeps_it_until_told_otherwis
     system.wait_for_tables()
 
     message = system.control_rows()[-1]
-    said = f"{lost} records of topic {users}"
+    loss = f"{lost} records of topic {users}"
     assert message["outcome"] == "applied"
-    assert said in message["why"]
-    system.wait(lambda: said in system.status()["message"], "the status says it", system.status)
+    assert loss in message["why"]
+    system.wait(lambda: loss in system.status()["message"], "the status has it", system.status)
     (logged,) = system.pipeline.events("loses")
     assert (logged["generation"], logged["topic"], logged["records"]) == (before, users, str(lost))
 

@@ -84,15 +84,15 @@ def test_a_start_after_a_thousand_messages_builds_once(system: System) -> None:
     (generation,) = system.generations()
     assert (generation["state"], generation["usersTopic"]) == ("live", system.now.users)
     tables = ("users_ui", "accounts_ui", "final_ui", "dead_letters")
-    assert generation["rows"] == sum(system.count(table) for table in tables), "told as soon as it is live"
+    assert generation["rows"] == sum(system.count(table) for table in tables), "shown as soon as it is live"
     status = system.status()
     assert (status["generation"], status["state"]) == (generation["generation"], "live")
     assert status["lastApplied"]
 
 
-def test_what_the_pipeline_tells_of_itself_is_in_the_metrics(system: System) -> None:
+def test_what_the_pipeline_reports_of_itself_is_in_the_metrics(system: System) -> None:
     metric = system.server.metric
-    system.wait(lambda: metric('livetables_generations{state="live"}') == 1, "the generation is told")
+    system.wait(lambda: metric('livetables_generations{state="live"}') == 1, "the generation is in the metrics")
     (live,) = system.live_generations()
     system.wait(lambda: metric(f'livetables_real_time{{generation="{live}"}}') == 1, "it reads in real time")
     assert metric("livetables_frames_received_total") > 0
@@ -104,8 +104,8 @@ def test_what_the_pipeline_tells_of_itself_is_in_the_metrics(system: System) -> 
 
 def test_sparks_pages_are_linked_and_are_on_loopback_only(system: System) -> None:
     def link() -> str | None:
-        told: str | None = json.loads(system.server.get("/api/status"))["spark_ui"]
-        return told
+        spark_ui: str | None = json.loads(system.server.get("/api/status"))["spark_ui"]
+        return spark_ui
 
     system.wait(lambda: link() is not None, "the link")
     address = urlsplit(link() or "")

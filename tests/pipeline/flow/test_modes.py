@@ -28,7 +28,7 @@ def in_real_time(now: float = 0.0) -> ModeChoice:
 
 
 def overrun(choice: ModeChoice, now: float) -> float:
-    """Have real time fall behind for as long as it may, and tell when micro-batches took over."""
+    """Have real time fall behind for as long as it may, and return when micro-batches took over."""
     assert choice.next(now, MANY, 0.0) == "real_time"
     assert choice.next(now + PATIENCE_SECONDS, MANY, 0.0) == "micro_batch"
     return now + PATIENCE_SECONDS
@@ -84,7 +84,7 @@ def test_a_lag_that_is_large_only_because_many_records_come_keeps_real_time() ->
     assert {choice.next(float(now), int(LAG_SECONDS_LARGE * rate), rate) for now in range(100)} == {"real_time"}
 
 
-def test_real_time_that_was_left_to_be_told_how_far_it_is_does_not_rest() -> None:
+def test_real_time_that_was_left_to_report_its_progress_does_not_rest() -> None:
     choice = in_real_time()
     choice.leave_real_time()
     assert choice.mode == "micro_batch"

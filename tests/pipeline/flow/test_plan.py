@@ -1,4 +1,4 @@
-"""What the operator and the writer are told to do, and the shapes that the server is told of."""
+"""The plan for the operator and the writer, and the shapes for the server."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_every_left_join_has_a_bit_of_its_own_and_other_joins_have_none() -> Non
     assert bits == {"order_customer": 0, "order_payment": 1, "payment_order": 0, "pairs": 0, "order_customer_all": 2}
 
 
-def test_a_lookback_is_told_in_milliseconds_and_none_as_minus_one() -> None:
+def test_a_lookback_is_in_milliseconds_and_minus_one_if_there_is_none() -> None:
     found = {name: view["lookback_ms"] for name, view in planned_views().items()}
     assert found["payment_order"] == 60_000
     assert found["pairs"] == -1

@@ -1,4 +1,4 @@
-"""What a generation's query does beside being right: it reads once, starts where it is told, costs what it may."""
+"""What a generation's query does beside being right: it reads once, starts where it should, costs what it may."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_each_topic_is_read_once(
     [("earliest", {"old", "mid", "new"}), (datetime.fromtimestamp(2000, tz=UTC), {"mid", "new"}), ("latest", {"new"})],
     ids=["earliest", "timestamp", "latest"],
 )
-def test_a_table_starts_where_it_is_told(
+def test_a_table_starts_where_it_is_configured_to(
     spark: SparkSession, broker: Broker, server: ServerProcess, tmp_path: Path, begin: Start, expected: set[str]
 ) -> None:
     stage = Stage.open(broker.bootstrap_servers)

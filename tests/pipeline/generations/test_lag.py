@@ -74,7 +74,7 @@ def test_a_record_that_another_writer_still_has_to_bring_is_missed() -> None:
     assert not has_every_record(USERS, {0: 15, 1: 3}, 7)
 
 
-def test_what_a_transaction_leaves_between_records_is_not_told_from_a_record() -> None:
+def test_what_a_transaction_leaves_between_records_is_counted_as_a_record() -> None:
     assert not has_every_record(USERS, {0: 16, 1: 3}, 8)
 
 

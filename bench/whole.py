@@ -159,7 +159,7 @@ def wait_for_event(pipeline: PipelineProcess, kind: str, count: int) -> dict[str
     deadline = time.monotonic() + WAIT_SECONDS
     while len(events := pipeline.events(kind)) < count:
         if time.monotonic() > deadline or not pipeline.is_running:
-            raise SetupError(f"no {kind} in time; the pipeline said: {pipeline.log()[-2000:]}", "look at its log")
+            raise SetupError(f"no {kind} in time; the end of its log: {pipeline.log()[-2000:]}", "look at its log")
         time.sleep(0.2)
     return events[count - 1]
 

@@ -36,7 +36,7 @@ def names(server: ServerProcess) -> list[str]:
     return [event["event"] for event in events(server)]
 
 
-def test_the_life_of_generations_and_clients_is_told(server: ServerProcess) -> None:
+def test_the_life_of_generations_and_clients_is_logged(server: ServerProcess) -> None:
     sink = server.sink()
     sink.begin("g1", [SHAPE])
     sink.begin("g1", [SHAPE])  # as each start of a query does
@@ -60,7 +60,7 @@ def test_the_life_of_generations_and_clients_is_told(server: ServerProcess) -> N
     assert (connected["address"], connected["clients"]) == ("127.0.0.1", "1")
 
 
-def test_wrong_keys_are_told_but_flood_nothing_and_are_not_shown(server: ServerProcess) -> None:
+def test_wrong_keys_are_logged_but_flood_nothing_and_are_not_shown(server: ServerProcess) -> None:
     request = Request(f"{server.http}/api/status", headers={"Authorization": f"Bearer {WRONG}"})  # noqa: S310
     started = time.monotonic()
     for _ in range(5 * BURST):

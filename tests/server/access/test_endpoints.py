@@ -1,4 +1,4 @@
-"""All doors of real servers: encrypted, with keys that change, for no strange page, and slow for who guesses."""
+"""All endpoints of real servers: encrypted, with keys that change, for no strange page, and slow for who guesses."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def asked(
     context: ssl.SSLContext | None = None,
     **headers: str,
 ) -> Answer:
-    """What the HTTP door answers, on a connection of its own."""
+    """What the HTTP endpoint answers, on a connection of its own."""
     request = urllib.request.Request(server.http + path, headers={k.replace("_", "-"): v for k, v in headers.items()})  # noqa: S310
     if token:
         request.add_header("Authorization", f"Bearer {token}")
@@ -97,7 +97,9 @@ def encrypted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Encrypted]:
 
 
 @pytest.mark.parametrize("vouching", ["authority", "shown"])
-def test_every_door_is_encrypted_and_trusted_by_its_authority_or_itself(encrypted: Encrypted, vouching: str) -> None:
+def test_every_endpoint_is_encrypted_and_trusted_by_its_authority_or_itself(
+    encrypted: Encrypted, vouching: str
+) -> None:
     ca_file: Path = getattr(encrypted, vouching).certificate
     context = client_context(ca_file)
     assert HttpClient(encrypted.server.http, TOKEN, ca_file=ca_file).get("/healthz") == {"status": "ok"}
@@ -131,14 +133,14 @@ def test_who_trusts_another_authority_or_the_system_only_does_not_connect(encryp
             LiveClient(encrypted.server.websocket, ssl=client_context(ca_file))
 
 
-def test_who_calls_the_server_by_a_name_that_its_certificate_lacks_is_told(encrypted: Encrypted) -> None:
+def test_who_calls_the_server_by_a_name_that_its_certificate_lacks_gets_an_error(encrypted: Encrypted) -> None:
     url = f"https://localhost:{encrypted.server.port}"
-    with pytest.raises(SetupError, match="not valid for 'localhost'") as told:
+    with pytest.raises(SetupError, match="not valid for 'localhost'") as caught:
         HttpClient(url, TOKEN, ca_file=encrypted.authority.certificate).get("/healthz")
-    assert "subjectAltName" in told.value.cure
+    assert "subjectAltName" in caught.value.cure
 
 
-def test_the_command_line_trusts_what_it_is_told(encrypted: Encrypted, tmp_path: Path) -> None:
+def test_the_command_line_trusts_the_authority_that_it_is_given(encrypted: Encrypted, tmp_path: Path) -> None:
     def status(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
         command = [*COMMAND, "status", "--url", encrypted.server.http, *arguments]
         environment = clean_environment(LIVETABLES_TOKEN=TOKEN)
@@ -146,9 +148,9 @@ def test_the_command_line_trusts_what_it_is_told(encrypted: Encrypted, tmp_path:
             command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
         )
 
-    told = status("--ca", encrypted.authority.certificate)
-    assert told.returncode == 0, told.stderr
-    assert f"page        {encrypted.server.http}\n" in told.stdout
+    trusted = status("--ca", encrypted.authority.certificate)
+    assert trusted.returncode == 0, trusted.stderr
+    assert f"page        {encrypted.server.http}\n" in trusted.stdout
     refused = status()
     assert refused.returncode == 2
     assert "let --ca (`ca_file` in Python) be the file of the authority" in refused.stderr
@@ -205,7 +207,7 @@ def test_a_new_key_takes_over_without_a_restart(changing: Changing) -> None:
         assert listed(program, "old") == []
 
         changing.write("# since today", "new", "", "  old  ")
-        wait_until(lambda: changing.opens("new"), "the new key opens the doors")
+        wait_until(lambda: changing.opens("new"), "the new key is accepted")
         assert changing.opens("old")
         assert listed(program, "old") == listed(program, "new") == []
         page.send({"type": "heartbeat"})
@@ -263,7 +265,7 @@ def test_a_name_that_was_made_to_point_here_is_not_the_servers_own(plain: Server
             origin=websockets.Origin(f"http://{rebound}"),
         )
     assert refused.value.response.status_code == 403
-    wait_until(lambda: f"a page of 'http://{rebound}' may not connect" in plain.log(), "the log tells the cure")
+    wait_until(lambda: f"a page of 'http://{rebound}' may not connect" in plain.log(), "the log has the cure")
 
 
 @pytest.mark.parametrize("path", ["/api/tables", "/api/sql", "/api/control", "/metrics"])
@@ -281,7 +283,7 @@ def test_a_configured_origin_may_ask_and_connect_whatever_its_case(plain: Server
         assert client.receive_type("hello")
 
 
-def test_only_a_configured_proxy_tells_how_the_page_was_called(plain: ServerProcess, proxied: ServerProcess) -> None:
+def test_only_a_configured_proxy_sets_how_the_page_was_called(plain: ServerProcess, proxied: ServerProcess) -> None:
     origin, host = "https://proxied.example", "proxied.example"
     assert asked(proxied, Origin=origin, Host=host).status == 403
     assert asked(proxied, Origin=origin, Host=host, X_Forwarded_Proto="https").status == 200
@@ -298,7 +300,7 @@ def proxied(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[ServerPr
         yield server
 
 
-def test_who_guesses_has_to_wait_at_every_door_but_the_right_key_is_taken(proxied: ServerProcess) -> None:
+def test_who_guesses_has_to_wait_at_every_endpoint_but_the_right_key_is_taken(proxied: ServerProcess) -> None:
     server = proxied
     with LiveClient(server.websocket) as page, flight.FlightClient(server.flight) as program:
         page.receive_type("hello")
@@ -335,8 +337,8 @@ def test_who_guesses_has_to_wait_at_every_door_but_the_right_key_is_taken(proxie
         assert asked(server, token="one more", X_Forwarded_For="127.0.0.1, 192.0.2.3").status == 401  # noqa: S106
         assert asked(server, token="one more", X_Forwarded_For="192.0.2.3, 127.0.0.1").status == 401  # noqa: S106
         counted = server.get("/metrics")
-        for door in ("http", "websocket", "flight"):
-            assert f'livetables_logins_refused_total{{door="{door}"}} 1.0' in counted
+        for endpoint in ("http", "websocket", "flight"):
+            assert f'livetables_logins_refused_total{{door="{endpoint}"}} 1.0' in counted
         assert f'livetables_logins_failed_total{{door="websocket"}} {third:.1f}' in counted
 
 

@@ -69,7 +69,7 @@ def test_others_do_not_wait(key: Key) -> None:
     assert outcome(key, THERE, "a wrong one") == "wrong"
 
 
-def test_the_wait_is_told_and_ends(key: Key, clock: Clock) -> None:
+def test_the_wait_is_in_the_error_and_ends(key: Key, clock: Clock) -> None:
     guess(key, HERE)
     clock.now += 12.5
     with pytest.raises(TooManyLoginsError, match="try again in 48 s") as caught:
@@ -83,8 +83,8 @@ def test_to_try_while_waiting_does_not_make_it_longer(key: Key, clock: Clock) ->
     guess(key, HERE)
     for _ in range(120):
         clock.now += WINDOW_SECONDS / 120
-        told = outcome(key, HERE, "still wrong")
-    assert told == "wrong"
+        found = outcome(key, HERE, "still wrong")
+    assert found == "wrong"
 
 
 def test_the_same_wrong_key_is_one_guess_however_often_it_comes(key: Key) -> None:
@@ -154,8 +154,8 @@ def test_in_any_window_at_most_so_many_different_wrong_keys_of_an_address_are_co
         clock.now += passed
         seen = looked_at[address]
         recent = {wrong for at, wrong in seen if clock.now - at < WINDOW_SECONDS}
-        told = outcome(key, Peer(address), str(number))
+        found = outcome(key, Peer(address), str(number))
         expected = "wait" if len(recent) >= WRONG_KEYS_MAX else "wrong"
-        assert told == ("in" if number == 0 else expected)
-        if told == "wrong":
+        assert found == ("in" if number == 0 else expected)
+        if found == "wrong":
             seen.append((clock.now, number))

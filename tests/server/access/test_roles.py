@@ -169,7 +169,7 @@ def test_the_pipeline_reads_nothing_over_flight(server: ServerProcess) -> None:
 
 
 @pytest.mark.parametrize("role", ["viewer", "operator"])
-def test_a_hello_and_the_status_tell_the_role(server: ServerProcess, role: Role) -> None:
+def test_a_hello_and_the_status_have_the_role(server: ServerProcess, role: Role) -> None:
     with LiveClient(server.websocket, KEYS[role]) as client:
         assert client.receive_type("hello")["role"] == role
     assert livetables.connect(server.http, KEYS[role]).status()["role"] == role

@@ -61,7 +61,7 @@ def test_to_take_where_nothing_waits_gives_nothing_in_time(queue: ControlQueue) 
     assert queue.take(0.01) == []
 
 
-def test_without_a_pipeline_the_client_is_told_and_the_request_forgotten(queue: ControlQueue) -> None:
+def test_without_a_pipeline_the_client_gets_an_error_and_the_request_is_forgotten(queue: ControlQueue) -> None:
     with pytest.raises(RequestError, match="start the pipeline") as refused:
         queue.send({}, seconds_max=0.01)
     assert refused.value.code == "unavailable"

@@ -81,7 +81,7 @@ class Client:
         (result,) = self.raw.do_action(flight.Action(name, body), self.options)
         return json.loads(result.body.to_pybytes())
 
-    def tell(self, action: str, **body: Any) -> Any:
+    def call(self, action: str, **body: Any) -> Any:
         return self.action(action, json.dumps(body).encode())
 
 
@@ -114,8 +114,8 @@ def big(served: Served, monkeypatch: pytest.MonkeyPatch) -> pa.Table:
     return table
 
 
-def told(error: pytest.ExceptionInfo[Any]) -> dict[str, str]:
-    """What an error tells programs, which its message must tell people."""
+def info_of(error: pytest.ExceptionInfo[Any]) -> dict[str, str]:
+    """The fields of an error for programs; its message must have the same for people."""
     info: dict[str, str] = json.loads(error.value.extra_info)
     assert f"{info['problem']}\n  cure: {info['cure']}" in str(error.value)
     return info
@@ -137,18 +137,18 @@ def test_without_the_key_every_call_is_refused_with_the_cure(served: Served, aut
     for call in calls:
         with pytest.raises(flight.FlightUnauthenticatedError, match="authorization: Bearer") as error:
             call()
-        assert told(error)["code"] == "unauthorized"
+        assert info_of(error)["code"] == "unauthorized"
         assert TOKEN not in str(error.value)
     assert served.count("livetables_logins_failed_total", door="flight") == len(calls)
     assert served.pulse.status().pipeline_seen is None
 
 
 def test_without_the_key_a_schema_is_refused_too(served: Served) -> None:
-    """The client of pyarrow does not tell what kind of error it is; the server tells nothing of its insides."""
+    """The client of pyarrow does not show what kind of error it is; the server shows nothing of its insides."""
     for number in range(WRONG_KEYS_MAX + 1):
         stranger = Client(served.location, f"Bearer wrong {number}")
-        says = "the key is wrong" if number < WRONG_KEYS_MAX else "too many different wrong keys"
-        with pytest.raises((OSError, pa.ArrowException), match=says) as error:
+        problem = "the key is wrong" if number < WRONG_KEYS_MAX else "too many different wrong keys"
+        with pytest.raises((OSError, pa.ArrowException), match=problem) as error:
             stranger.raw.get_schema(flight.FlightDescriptor.for_path("people"), stranger.options)
         assert "Traceback" not in str(error.value)
 
@@ -210,7 +210,7 @@ def test_a_stream_is_a_snapshot(served: Served, client: Client, big: pa.Table) -
     assert first.num_rows + reader.read_all().num_rows == MANY
     with pytest.raises(flight.FlightServerError) as error:
         client.get(table="big").read_all()
-    assert told(error)["code"] == "unknown_table"
+    assert info_of(error)["code"] == "unknown_table"
 
 
 def test_flights_are_the_tables(client: Client) -> None:
@@ -230,7 +230,7 @@ def test_flights_are_the_tables(client: Client) -> None:
         {"sql": "SHOW TABLES"},
     ],
 )
-def test_what_is_told_of_an_answer_is_true(client: Client, ticket: dict[str, Any]) -> None:
+def test_the_info_of_an_answer_is_true(client: Client, ticket: dict[str, Any]) -> None:
     descriptor = flight.FlightDescriptor.for_command(json.dumps(ticket))
     info = client.raw.get_flight_info(descriptor, client.options)
     answer = client.raw.do_get(info.endpoints[0].ticket, client.options).read_all()
@@ -253,7 +253,7 @@ def test_a_path_of_two_names_is_no_table(client: Client) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ticket", "code", "says"),
+    ("ticket", "code", "problem"),
     [
         (b"", "bad_frame", "cannot be read"),
         (b"people", "bad_frame", "cannot be read"),
@@ -283,11 +283,11 @@ def test_a_path_of_two_names_is_no_table(client: Client) -> None:
         (b'{"sql": "SELECT \\u0001' + b'\\"' * 9_001 + b'"}', "bad_sql", "cure: correct the query"),
     ],
 )
-def test_a_bad_ticket_is_told_its_cure(client: Client, ticket: bytes, code: str, says: str) -> None:
+def test_a_bad_ticket_is_an_error_with_its_cure(client: Client, ticket: bytes, code: str, problem: str) -> None:
     with pytest.raises(flight.FlightServerError) as error:
         client.raw.do_get(flight.Ticket(ticket), client.options).read_all()
-    assert told(error)["code"] == code
-    assert says in str(error.value)
+    assert info_of(error)["code"] == code
+    assert problem in str(error.value)
     assert client.get(table="people", size=1).read_all().num_rows == 1
 
 
@@ -296,7 +296,7 @@ def test_a_bad_ticket_is_told_its_cure(client: Client, ticket: bytes, code: str,
     [(RequestError("bad_sql", "a bad cell", "leave it out"), "bad_sql"), (ZeroDivisionError("a bug"), "internal")],
 )
 @pytest.mark.parametrize("ticket", [{"sql": "SELECT 1"}, {"table": "people"}])
-def test_an_error_in_the_middle_of_a_stream_is_told(
+def test_an_error_in_the_middle_of_a_stream_reaches_the_client(
     served: Served,
     client: Client,
     monkeypatch: pytest.MonkeyPatch,
@@ -318,14 +318,14 @@ def test_an_error_in_the_middle_of_a_stream_is_told(
     assert reader.read_chunk().data.num_rows == 1
     with pytest.raises(flight.FlightError) as raised:
         reader.read_all()
-    assert told(raised)["code"] == code
+    assert info_of(raised)["code"] == code
     assert free_places(served) == SCANS_MAX
 
 
-def test_an_error_of_a_cell_is_told(client: Client) -> None:
+def test_an_error_of_a_cell_reaches_the_client(client: Client) -> None:
     with pytest.raises(flight.FlightServerError, match="name 0") as error:
         client.get(sql="SELECT CAST(name AS BIGINT) FROM people").read_all()
-    assert told(error)["code"] == "bad_sql"
+    assert info_of(error)["code"] == "bad_sql"
 
 
 @pytest.mark.parametrize("what", ["count(*)", "a.id"])
@@ -337,11 +337,11 @@ def test_a_query_that_takes_too_long_ends(
     with pytest.raises(flight.FlightServerError) as error:
         for _ in client.get(sql=f"SELECT {what} FROM big a, big b WHERE a.id + b.id <> 7"):
             pass
-    assert told(error)["code"] == "timeout"
+    assert info_of(error)["code"] == "timeout"
     assert big.num_rows == MANY
 
 
-def test_a_bug_is_told_in_a_line_and_logged_once(
+def test_a_bug_is_reported_in_a_line_and_logged_once(
     served: Served, client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(*_: object) -> None:
@@ -350,7 +350,7 @@ def test_a_bug_is_told_in_a_line_and_logged_once(
     monkeypatch.setattr(served.store.reader, "window", broken)
     with pytest.raises(flight.FlightInternalError, match="ZeroDivisionError: a bug of two lines") as error:
         client.get(table="people", size=1).read_all()
-    assert told(error)["code"] == "internal"
+    assert info_of(error)["code"] == "internal"
     assert [record.message for record in caplog.records] == ["a Flight call failed"]
     assert client.get(table="people").read_all().num_rows == 100
 
@@ -364,7 +364,7 @@ def test_more_scans_than_places_are_refused_until_one_ends(client: Client, big: 
         reader.read_chunk()
     with pytest.raises(flight.FlightServerError, match="ask again when one has been read") as error:
         client.get(table="people").read_all()
-    assert told(error)["code"] == "busy"
+    assert info_of(error)["code"] == "busy"
     assert client.get(table="people", size=1).read_all().num_rows == 1
     assert 0 < readers.pop().read_all().num_rows < big.num_rows
     wait_until(lambda: can_scan(client), "there is a place again")
@@ -420,7 +420,7 @@ def test_a_stream_left_unread_too_long_loses_its_place(
     wait_until(lambda: can_scan(client) and free_places(served) == SCANS_MAX, "the stalled streams' places are free")
     with pytest.raises(flight.FlightServerError, match="left unread") as error:
         readers[0].read_all()
-    assert told(error)["code"] == "timeout"
+    assert info_of(error)["code"] == "timeout"
     for reader in readers:
         reader.cancel()
     assert big.num_rows == MANY
@@ -444,7 +444,7 @@ def test_shutdown_does_not_wait_for_a_client_that_has_stopped_reading(
 
 def test_shutdown_does_not_wait_for_a_pipeline_that_waits(served: Served, client: Client) -> None:
     with ThreadPoolExecutor() as threads:
-        waiting = threads.submit(client.tell, "control_requests", seconds_max=20)
+        waiting = threads.submit(client.call, "control_requests", seconds_max=20)
         wait_until(lambda: served.pulse.status().pipeline_seen is not None, "the pipeline waits")
         started = time.monotonic()
         served.server.shutdown()
@@ -489,7 +489,7 @@ def test_generations_are_listed(served: Served, client: Client) -> None:
     assert coming["rows"] == {"people": 0}
 
 
-def test_begin_tells_where_http_is(tmp_path: Path) -> None:
+def test_begin_returns_where_http_is(tmp_path: Path) -> None:
     store = Store(tmp_path / "other.duckdb")
     pulse, control, metrics = Pulse(store), ControlQueue(), Metrics()
     backend = Backend(store, Key(TOKEN), pulse, control, metrics)
@@ -513,58 +513,58 @@ def test_a_call_of_an_older_pipeline_is_refused(served: Served, client: Client) 
     for call in calls:
         with pytest.raises(flight.FlightServerError, match="another pipeline has taken over") as error:
             call()
-        assert told(error)["code"] == "fenced"
-        assert "pipeline 1 asks, but this server belongs to pipeline 2" in told(error)["problem"]
+        assert info_of(error)["code"] == "fenced"
+        assert "pipeline 1 asks, but this server belongs to pipeline 2" in info_of(error)["problem"]
     assert Client(served.location).action("positions") == {"g": {}}
 
 
 @pytest.mark.parametrize("number", [b"one", b"-1", b""])
-def test_a_number_that_is_none_is_refused(served: Served, client: Client, number: bytes) -> None:
+def test_an_invalid_number_is_refused(served: Served, client: Client, number: bytes) -> None:
     client.options = flight.FlightCallOptions(
         headers=[(b"authorization", f"Bearer {TOKEN}".encode()), (b"livetables-pipeline", number)]
     )
     with pytest.raises(flight.FlightServerError, match="livetables-pipeline is") as error:
         client.action("positions")
-    assert told(error)["code"] == "bad_frame"
+    assert info_of(error)["code"] == "bad_frame"
     assert served.store.fencing.start_pipeline() == 1
 
 
-def test_a_report_tells_how_fresh_the_tables_are(served: Served, client: Client) -> None:
+def test_a_report_sets_how_fresh_the_tables_are(served: Served, client: Client) -> None:
     source = {"table": "people", "topic": "people-topic", "lag_records": 12_345}
-    client.tell("report", generation="g", sources=[source])
+    client.call("report", generation="g", sources=[source])
     assert served.pulse.status().message == "catching up: 12,345 records of topic people-topic are still to be read"
 
 
-def test_a_report_may_tell_why_a_generation_does_not_move(served: Served, client: Client) -> None:
-    client.tell("report", generation="g", sources=[], problem="topic people-topic was deleted")
+def test_a_report_may_have_the_reason_why_a_generation_does_not_move(served: Served, client: Client) -> None:
+    client.call("report", generation="g", sources=[], problem="topic people-topic was deleted")
     status = served.pulse.status()
     assert (status.state, status.message) == ("failed", "topic people-topic was deleted")
-    client.tell("report", generation="g", sources=[])
+    client.call("report", generation="g", sources=[])
     assert served.pulse.status().state == "live"
 
 
 def test_reports_of_generations_that_are_gone_do_not_pile_up(served: Served, client: Client) -> None:
     client.action("begin", encode_shapes("next", [PEOPLE]))
     for generation in ("next", "never begun", "g"):
-        client.tell("report", generation=generation, sources=[])
+        client.call("report", generation=generation, sources=[])
     assert set(served.pulse._freshness.reports) == {"next", "g"}
-    client.tell("drop", generation="next")
-    client.tell("report", generation="g", sources=[])
+    client.call("drop", generation="next")
+    client.call("report", generation="g", sources=[])
     assert set(served.pulse._freshness.reports) == {"g"}
 
 
 def test_control_messages_go_out_and_answers_come_back(served: Served, client: Client) -> None:
     with ThreadPoolExecutor() as threads:
         sent = threads.submit(served.control.send, {"joinType": "left"})
-        (request,) = client.tell("control_requests", seconds_max=20)
+        (request,) = client.call("control_requests", seconds_max=20)
         assert request["fields"] == {"joinType": "left"}
-        client.tell("control_settled", request_id=request["request_id"], topic="control", partition=0, offset=7)
+        client.call("control_settled", request_id=request["request_id"], topic="control", partition=0, offset=7)
         assert sent.result() == Receipt("control", 0, 7)
 
         sent = threads.submit(served.control.send, {"joinType": "odd"})
-        (request,) = client.tell("control_requests", seconds_max=20)
+        (request,) = client.call("control_requests", seconds_max=20)
         problem = {"code": "unavailable", "problem": "Kafka is away", "cure": "start it"}
-        client.tell("control_settled", request_id=request["request_id"], **problem)
+        client.call("control_settled", request_id=request["request_id"], **problem)
         with pytest.raises(RequestError, match="Kafka is away\n  cure: start it"):
             sent.result()
 
@@ -576,15 +576,15 @@ def test_a_pipeline_that_has_gone_takes_no_control_message_with_it(served: Serve
     wait_until(lambda: not served.control._changed._waiters, "the call has ended")  # type: ignore[attr-defined]
     with ThreadPoolExecutor() as threads:
         sent = threads.submit(served.control.send, {"a": 1})
-        (request,) = client.tell("control_requests", seconds_max=20)
-        client.tell("control_settled", request_id=request["request_id"], topic="control", partition=0, offset=1)
+        (request,) = client.call("control_requests", seconds_max=20)
+        client.call("control_settled", request_id=request["request_id"], topic="control", partition=0, offset=1)
         assert sent.result().offset == 1
 
 
 def test_a_pipeline_that_waits_is_alive(served: Served, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flight_actions, "CONTROL_SLICE_SECONDS", 0.05)
     with ThreadPoolExecutor() as threads:
-        waiting = threads.submit(client.tell, "control_requests", seconds_max=2)
+        waiting = threads.submit(client.call, "control_requests", seconds_max=2)
         wait_until(lambda: served.pulse.status().pipeline_seen is not None, "the pipeline waits")
         first = served.pulse.status().pipeline_seen
         assert first
@@ -596,7 +596,7 @@ def test_a_pipeline_that_waits_is_alive(served: Served, client: Client, monkeypa
 
 
 @pytest.mark.parametrize(
-    ("action", "body", "says"),
+    ("action", "body", "problem"),
     [
         ("putt", b"", 'did you mean "put"'),
         ("put", b"", "the body of put cannot be read"),
@@ -617,11 +617,11 @@ def test_a_pipeline_that_waits_is_alive(served: Served, client: Client, monkeypa
         ("drop", b" " * 70_000, "at most 65,536"),
     ],
 )
-def test_a_bad_action_is_told_its_cure(client: Client, action: str, body: bytes, says: str) -> None:
+def test_a_bad_action_is_an_error_with_its_cure(client: Client, action: str, body: bytes, problem: str) -> None:
     with pytest.raises(flight.FlightServerError) as error:
         client.action(action, body)
-    assert told(error)["code"] in ("refused", "limit")
-    assert says in str(error.value)
+    assert info_of(error)["code"] in ("refused", "limit")
+    assert problem in str(error.value)
     assert client.get(table="people").read_all().num_rows == 100
 
 
@@ -723,14 +723,14 @@ def test_a_ticket_that_cannot_be_answered_is_refused(
 ) -> None:
     with pytest.raises(flight.FlightServerError) as error:
         Client(served.location).get(**ticket).read_all()
-    assert told(error)["code"] == code
+    assert info_of(error)["code"] == code
 
 
 def test_a_table_may_yet_come_while_nothing_is_published(served: Served) -> None:
     served.store.drop("g")
     with pytest.raises(flight.FlightServerError) as error:
         Client(served.location).get(changes="people").read_all()
-    assert told(error)["code"] == "unavailable"
+    assert info_of(error)["code"] == "unavailable"
 
 
 @pytest.fixture
@@ -758,7 +758,7 @@ def test_too_many_who_wait_are_refused_and_a_stop_ends_all_waits(served: Served,
     client = Client(served.location)
     with pytest.raises(flight.FlightServerError) as error:
         client.get(changes="people", generation="g", after=0).read_all()
-    assert told(error)["code"] == "busy"
+    assert info_of(error)["code"] == "busy"
     # Who need not wait is served.
     assert client.get(changes="people", generation="g", after=0, seconds_max=0).read_all().num_rows == 0
     served.server.shutdown()

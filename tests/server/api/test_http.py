@@ -209,12 +209,12 @@ def client(services: Services) -> Client:
 
 
 def problem_of(response: Answer) -> dict[str, str]:
-    """The problem that a response tells, which always has the same three fields."""
+    """The problem in a response, which always has the same three fields."""
     assert response.headers["content-type"] == "application/json"
-    told: dict[str, str] = response.json()
-    assert sorted(told) == ["code", "cure", "problem"]
-    assert all(told.values())
-    return told
+    problem: dict[str, str] = response.json()
+    assert sorted(problem) == ["code", "cure", "problem"]
+    assert all(problem.values())
+    return problem
 
 
 # Health
@@ -230,17 +230,17 @@ def test_readyz_names_the_newest_generation_without_a_key(services: Services) ->
     assert (response.status_code, response.json()) == (200, {"ready": True, "generation": "g1"})
 
 
-def test_readyz_tells_what_to_do_before_there_is_a_generation(store: Store) -> None:
+def test_readyz_names_the_fix_before_there_is_a_generation(store: Store) -> None:
     store.begin("g1", [USERS])
     response = Client(create_app(services_of(store))).get("/readyz")
     assert response.status_code == 503
-    told = problem_of(response)
-    assert told["code"] == "unavailable"
-    assert "the pipeline has not been heard yet" in told["problem"]
-    assert "start the pipeline" in told["cure"]
+    problem = problem_of(response)
+    assert problem["code"] == "unavailable"
+    assert "the pipeline has not been heard yet" in problem["problem"]
+    assert "start the pipeline" in problem["cure"]
 
 
-def test_what_the_pipeline_tells_of_itself_is_not_data_to_be_ready_with(store: Store) -> None:
+def test_what_the_pipeline_reports_of_itself_is_not_data_to_be_ready_with(store: Store) -> None:
     services = services_of(store)
     client = Client(create_app(services), KEY)
     store.begin("status-1", CONTROL)
@@ -313,7 +313,7 @@ def test_a_key_beyond_ascii_fits(services: Services) -> None:
     assert response.status_code == 200
 
 
-def test_wrong_keys_are_counted_by_door(client: Client) -> None:
+def test_wrong_keys_are_counted_by_endpoint(client: Client) -> None:
     for _ in range(3):
         client.get("/api/tables", headers={"Authorization": "Bearer wrong"})
     assert 'livetables_logins_failed_total{door="http"} 3.0' in client.get("/metrics").text
@@ -322,7 +322,7 @@ def test_wrong_keys_are_counted_by_door(client: Client) -> None:
 # Tables and rows
 
 
-def test_tables_tell_their_columns_and_what_they_are_an_alias_of(client: Client) -> None:
+def test_tables_have_their_columns_and_what_they_are_an_alias_of(client: Client) -> None:
     alias, table = client.get("/api/tables").json()["tables"]
     assert table == {
         "name": "users_ui",
@@ -481,7 +481,7 @@ def test_arrow_has_all_values_as_they_are(client: Client, parameters: dict[str, 
 
 
 @pytest.mark.parametrize("accept", ["text/html", "application/json;q=0", "image/*"])
-def test_what_cannot_be_accepted_is_told(client: Client, accept: str) -> None:
+def test_what_cannot_be_accepted_is_an_error(client: Client, accept: str) -> None:
     for response in (
         client.get(ROWS_URL, headers={"Accept": accept}),
         client.post("/api/sql", {"sql": "SELECT 1"}, headers={"Accept": accept}),
@@ -556,7 +556,7 @@ def test_a_refused_export_leaves_no_scan_open() -> None:
 # Status
 
 
-def test_status_tells_everything_at_once(services: Services, client: Client) -> None:
+def test_status_has_everything_at_once(services: Services, client: Client) -> None:
     services.pulse.reported("g1", [SourceReport("users_ui", "users", 12)])
     services.store.begin("g2", [USERS])
     before = datetime.now(UTC)
@@ -575,7 +575,7 @@ def test_status_tells_everything_at_once(services: Services, client: Client) -> 
     assert answer["flight_port"] == FLIGHT_PORT
 
 
-def test_status_tells_why_a_generation_does_not_move(services: Services, client: Client) -> None:
+def test_status_shows_why_a_generation_does_not_move(services: Services, client: Client) -> None:
     services.pulse.reported("g1", [], "its query fails again and again")
     answer = client.get("/api/status").json()
     assert (answer["state"], answer["message"]) == ("failed", "its query fails again and again")
@@ -686,7 +686,7 @@ def test_a_control_field_that_is_unknown_is_answered_with_the_known_ones(client:
         (RequestError("bad_frame", "no", "yes"), 400),
     ],
 )
-def test_what_the_pipeline_says_of_a_control_message_is_told(
+def test_the_pipelines_answer_to_a_control_message_is_passed_on(
     services: Services, client: Client, outcome: RequestError, status: int
 ) -> None:
     with pipeline(services.control, outcome):
@@ -813,7 +813,7 @@ def test_paths_and_methods_that_are_not_there(client: Client, method: str, path:
     assert ("allow" in response.headers) == (status == 405)
 
 
-def test_a_mistake_of_the_server_is_logged_and_not_told(
+def test_a_mistake_of_the_server_is_logged_and_not_shown(
     services: Services, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
@@ -858,7 +858,7 @@ def test_a_browser_may_ask_before_it_sends_the_key(services: Services) -> None:
 # The web app
 
 
-def test_a_page_tells_what_this_is_where_the_web_app_is_not_installed(client: Client) -> None:
+def test_a_page_shows_what_this_is_where_the_web_app_is_not_installed(client: Client) -> None:
     response = client.get("/")
     assert response.headers["content-type"].startswith("text/html")
     for text in ("livetables", "/healthz", "/openapi.json", "curl", "Authorization: Bearer"):

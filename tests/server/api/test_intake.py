@@ -50,7 +50,7 @@ LETTER = {"source": "users_ui", "_id": 4, "ts": EPOCH, "raw": b"\xff\xfe"}
 
 @dataclass
 class Served:
-    """A server's HTTP door and its store, with a generation that has been begun and published."""
+    """A server's HTTP endpoint and its store, with a generation that has been begun and published."""
 
     services: Services
     client: Client
@@ -85,7 +85,7 @@ def frame(*numbers: int, **fields: Any) -> FramePart:
     return part([each for record in records for each in Operator().process(record)], marks_of(records), **fields)
 
 
-def told(answer: Answer) -> tuple[bool, int, int]:
+def progress(answer: Answer) -> tuple[bool, int, int]:
     """Whether a frame was applied, the last commit, and the last frame of the attempt that is on disk."""
     body = answer.json()
     assert body.keys() == {"applied", "sequence", "stored"}
@@ -111,9 +111,9 @@ def served() -> Iterator[Served]:
         services.intake.close()
 
 
-def test_a_frame_is_applied_and_told_in_which_commit(served: Served) -> None:
-    assert told(served.send(frame(1, 2))) == (True, 0, 0)
-    assert told(served.send(frame(3, frame=1))) == (True, 1, 1)
+def test_a_frame_is_applied_and_answered_with_its_commit(served: Served) -> None:
+    assert progress(served.send(frame(1, 2))) == (True, 0, 0)
+    assert progress(served.send(frame(3, frame=1))) == (True, 1, 1)
     assert served.ids() == [1, 2, 3]
     assert served.store.reader.window("users_ui", ViewOptions())[1].ids == (0, 1, 2)
     assert served.store.table("users_ui").newest == user(3).ts
@@ -143,10 +143,10 @@ def test_a_body_may_come_in_pieces(served: Served) -> None:
 
 
 def test_parts_are_seen_when_the_last_one_is_there(served: Served) -> None:
-    assert told(served.send(frame(9, part=0, commit=False))) == (False, -1, -1)
-    assert told(served.send(frame(3, part=1, commit=False))) == (False, -1, -1)
+    assert progress(served.send(frame(9, part=0, commit=False))) == (False, -1, -1)
+    assert progress(served.send(frame(3, part=1, commit=False))) == (False, -1, -1)
     assert served.ids() == []
-    assert told(served.send(frame(5, 10, part=2))) == (True, 0, 0)
+    assert progress(served.send(frame(5, 10, part=2))) == (True, 0, 0)
     assert sorted(served.ids()) == [3, 5, 9, 10]
     assert (served.store.staging.frames, served.store.staging.memory_bytes) == (0, 0)
 
@@ -208,8 +208,8 @@ def test_what_is_sent_again_changes_nothing(served: Served) -> None:
 
 def test_a_replay_is_known_by_its_marks(served: Served) -> None:
     served.send(frame(1, 2))
-    assert told(served.send(frame(1, 2, attempt="b", durable=False))) == (True, 0, -1), "nothing of it is new"
-    assert told(served.send(frame(2, 3, attempt="b", frame=1))) == (True, 1, 1)
+    assert progress(served.send(frame(1, 2, attempt="b", durable=False))) == (True, 0, -1), "nothing of it is new"
+    assert progress(served.send(frame(2, 3, attempt="b", frame=1))) == (True, 1, 1)
     assert served.ids() == [1, 2, 3]
     assert served.metric("livetables_records_total", table="users_ui") == 3
 
@@ -224,7 +224,7 @@ def test_a_replay_is_known_by_its_marks(served: Served) -> None:
         frame(1, part=3),
     ],
 )
-def test_a_part_without_those_before_it_is_told_to_be(served: Served, sent: FramePart) -> None:
+def test_a_part_without_those_before_it_is_refused(served: Served, sent: FramePart) -> None:
     if sent.part != 1:
         for number in range(2):
             served.send(frame(5 + number, part=number, commit=False))
@@ -299,7 +299,7 @@ UNREADABLE = {
 
 
 @pytest.mark.parametrize("body", UNREADABLE.values(), ids=UNREADABLE)
-def test_what_is_no_frame_is_told_to_be(served: Served, body: bytes) -> None:
+def test_what_is_no_frame_is_refused(served: Served, body: bytes) -> None:
     assert outcome(served.client.request("POST", FRAMES, body=body)) in ((400, "bad_frame"), (409, "refused"))
     assert served.ids() == []
 
@@ -329,7 +329,7 @@ def test_a_shortage_is_to_be_tried_again(served: Served, monkeypatch: pytest.Mon
     with monkeypatch.context() as patched:
         patched.setattr(served.store.writer, "_commit_shown", fail)
         assert outcome(served.send(frame(1))) == (503, "unavailable")
-    assert told(served.send(frame(1))) == (True, 0, 0)
+    assert progress(served.send(frame(1))) == (True, 0, 0)
     assert served.ids() == [1]
 
 
@@ -355,12 +355,12 @@ def bytes_waiting(served: Served) -> int:
 def test_a_frame_that_need_not_be_durable_is_answered_before_it_is_stored(served: Served) -> None:
     viewer = Looking(served.store)
     with served.store.database.writing:  # nothing can be stored
-        assert told(served.send(frame(1, durable=False))) == (True, -1, -1)
-        assert told(served.send(frame(2, frame=1, durable=False))) == (True, -1, -1)
+        assert progress(served.send(frame(1, durable=False))) == (True, -1, -1)
+        assert progress(served.send(frame(2, frame=1, durable=False))) == (True, -1, -1)
         assert [len(each.deltas["users_ui"].new) for each in viewer.frames] == [1, 1]
         assert served.ids() == []
         assert bytes_waiting(served) > 0
-    assert told(served.send(frame(3, frame=2)))[2] == 2, "with all before it"
+    assert progress(served.send(frame(3, frame=2)))[2] == 2, "with all before it"
     assert served.ids() == [1, 2, 3]
     wait_until(lambda: bytes_waiting(served) == 0, "room for others", 10)
 
@@ -394,14 +394,14 @@ def test_while_the_store_cannot_be_written_what_was_shown_is_kept_and_bounded(
 
     with monkeypatch.context() as patched:
         patched.setattr(served.store.writer, "_commit_shown", fail)
-        assert told(served.send(frame(1, durable=False))) == (True, -1, -1)
+        assert progress(served.send(frame(1, durable=False))) == (True, -1, -1)
         assert outcome(served.send(frame(2, frame=1))) == (503, "unavailable")
         wait_until(lambda: len(tried) > 3, "tries", 10)
         assert bytes_waiting(served) > 0, "what is not on disk takes its room"
         patched.setattr(intake, "WAITING_BYTES_MAX", bytes_waiting(served))
         assert outcome(served.send(frame(3, frame=2, durable=False))) == (503, "unavailable")
         assert len(viewer.frames) == 2, "viewers have seen what writers will send again"
-    assert told(served.send(frame(2, frame=1)))[2] == 1
+    assert progress(served.send(frame(2, frame=1)))[2] == 1
     assert served.ids() == [1, 2]
     wait_until(lambda: bytes_waiting(served) == 0, "room for others", 10)
 
@@ -417,7 +417,7 @@ def test_stopping_stores_all_that_was_shown(served: Served, monkeypatch: pytest.
         return show(each)
 
     monkeypatch.setattr(intake, "STORE_SECONDS", 1_000)
-    assert told(served.send(frame(1, durable=False))) == (True, -1, -1)
+    assert progress(served.send(frame(1, durable=False))) == (True, -1, -1)
     monkeypatch.setattr(served.store, "show", show_late)
     last = served.services.intake.take(encode_part(frame(2, frame=1)))
     assert showing.wait(10)
@@ -566,7 +566,7 @@ def test_followers_get_what_frames_changed(served: Served) -> None:
 
 
 @pytest.mark.usefixtures("_few")
-def test_an_older_match_is_not_told_to_followers(served: Served) -> None:
+def test_an_older_match_is_not_sent_to_followers(served: Served) -> None:
     operator = Operator()
     records = [user(1), user(2), Record("accounts", 0, 2, "a", 9)]
     for number, record in enumerate(records):
@@ -625,14 +625,14 @@ def test_batches_and_frames_share_the_sequence(served: Served) -> None:
 
 def test_a_stream_of_nothing_is_nothing(served: Served) -> None:
     empty = replace(frame(durable=False), streams=streams([]), marks={"users": {"k": {}}})
-    assert told(served.send(empty)) == (True, -1, -1)
+    assert progress(served.send(empty)) == (True, -1, -1)
 
 
 def test_a_batch_that_comes_again_is_on_disk_when_its_end_is_answered(served: Served) -> None:
     """Or FrameWriter takes the server for a liar, and the query never gets past this batch."""
     for attempt in ("a", "b"):
         served.send(frame(1, attempt=attempt, durable=False))
-        applied, _, stored = told(served.send(frame(attempt=attempt, frame=1, end=True)))
+        applied, _, stored = progress(served.send(frame(attempt=attempt, frame=1, end=True)))
         assert (applied, stored) == (True, 1)
     assert served.ids() == [1]
 

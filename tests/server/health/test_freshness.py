@@ -100,7 +100,7 @@ def test_any_sign_of_life_counts_and_forgets_no_reports() -> None:
     assert status.sources == (SourceStatus(table="users_ui", topic="users", lag_records=0, newest=None),)
 
 
-def test_a_source_tells_the_latest_event_time_of_its_table() -> None:
+def test_a_source_has_the_latest_event_time_of_its_table() -> None:
     status = FRESH.reported(NOW, "g1", [USERS, ACCOUNTS]).status(NOW, ["g1"], {"users_ui": LONG_AGO.time, "user": NOON})
     assert status.sources == (
         SourceStatus(table="users_ui", topic="users", lag_records=0, newest=LONG_AGO.time),
@@ -120,13 +120,13 @@ def test_a_generation_that_is_not_live_does_not_count() -> None:
     assert state_of(freshness, live=("g1", "g2")) == "catching_up"
 
 
-def test_a_problem_of_what_is_live_is_told_as_it_is() -> None:
+def test_a_problem_of_what_is_live_is_shown_as_it_is() -> None:
     status = FRESH.reported(NOW, "g1", [USERS, BEHIND], "topic accounts was deleted").status(NOW, ["g1"], {})
     assert (status.state, status.message) == ("failed", "topic accounts was deleted")
     assert [source.topic for source in status.sources] == ["users", "accounts"]
 
 
-def test_problems_of_two_generations_are_both_told() -> None:
+def test_problems_of_two_generations_are_both_shown() -> None:
     freshness = FRESH.reported(NOW, "g1", [], "one fails").reported(NOW, "g2", [], "so does the other")
     assert freshness.status(NOW, ["g1", "g2"], {}).message == "one fails; so does the other"
 
@@ -157,13 +157,13 @@ def test_the_newest_report_of_a_generation_counts() -> None:
     assert state_of(FRESH.reported(NOW, "g1", [BEHIND]).reported(NOW, "g1", [USERS])) == "live"
 
 
-def test_catching_up_tells_how_much_is_left_of_which_topic() -> None:
+def test_catching_up_shows_how_much_is_left_of_which_topic() -> None:
     message = FRESH.reported(NOW, "g1", [USERS, BEHIND]).status(NOW, ["g1"], {}).message
     assert "10,000 records of topic accounts" in message
     assert "users" not in message
 
 
-def test_idle_tells_since_when() -> None:
+def test_idle_shows_since_when() -> None:
     later = after(60)
     freshness = FRESH.arrived(NOW, ["accounts_ui"]).reported(later, "g1", [ACCOUNTS, USERS])
     assert freshness.status(later, ["g1"], {}).message == (

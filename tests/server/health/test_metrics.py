@@ -1,4 +1,4 @@
-"""What Prometheus is told: whole counts of what was put and read, and latencies of whole batches at once."""
+"""The metrics for Prometheus: whole counts of what was put and read, and latencies of whole batches at once."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def rows(shape: TableShape, *values: dict[str, Any]) -> pa.Table:
 
 
 def fed(server: ServerProcess) -> None:
-    """Two batches of a generation, the second after it was published; what the pipeline tells of itself; a report."""
+    """Two batches of a generation, the second after it was published; what the pipeline reports of itself; a report."""
     sink = server.sink()
     now = datetime.now(UTC)
     sink.begin("g1", [USERS, LETTERS])
@@ -79,7 +79,7 @@ def fed(server: ServerProcess) -> None:
 
 
 def read(server: ServerProcess) -> None:
-    """Rows taken through every door: a window of ten and one more that came, an export, SQL."""
+    """Rows taken from every endpoint: a window of ten and one more that came, an export, SQL."""
     with LiveClient(server.websocket) as client:
         client.subscribe(1, "user", size=10)
         client.receive_type("snapshot")
@@ -147,14 +147,14 @@ def test_only_rows_that_readers_see_have_a_latency(samples: Samples) -> None:
     assert ("livetables_latency_seconds_count", frozenset({("table", STATUS.name)})) not in samples
 
 
-def test_rows_sent_are_counted_by_the_tables_own_name_and_door(samples: Samples) -> None:
+def test_rows_sent_are_counted_by_the_tables_own_name_and_endpoint(samples: Samples) -> None:
     assert value(samples, "livetables_rows_sent_total", table="users_ui", door="websocket") == 10 + 10 + 1
     assert value(samples, "livetables_rows_sent_total", table="users_ui", door="http") == 4 + 3
     assert value(samples, "livetables_rows_sent_total", table="users_ui", door="flight") == 103 + 6
     assert value(samples, "livetables_rows_sent_total", table="(sql)", door="flight") == 2
 
 
-def test_what_the_pipeline_tells_is_passed_on(samples: Samples) -> None:
+def test_what_the_pipeline_reports_is_passed_on(samples: Samples) -> None:
     assert value(samples, "livetables_lag_records", table="users_ui") == 50_000
     assert value(samples, "livetables_lag_sampled_records_count", table="users_ui") == 2
     assert value(samples, "livetables_lag_sampled_records_bucket", table="users_ui", le="1000.0") == 1
@@ -167,24 +167,24 @@ def test_what_the_pipeline_tells_is_passed_on(samples: Samples) -> None:
 
 
 def test_exactly_one_state_is_so(samples: Samples) -> None:
-    states = [told for (name, _), told in samples.items() if name == "livetables_state"]
+    states = [figure for (name, _), figure in samples.items() if name == "livetables_state"]
     assert (sum(states), len(states)) == (1, 6)
 
 
-def test_the_server_tells_of_itself(samples: Samples) -> None:
+def test_the_server_has_metrics_of_itself(samples: Samples) -> None:
     assert any(name == "livetables_build_info" for name, _ in samples)
     assert value(samples, "process_resident_memory_bytes") > 1e6
 
 
-def test_the_status_tells_where_sparks_pages_are(server: ServerProcess) -> None:
+def test_the_status_shows_where_sparks_pages_are(server: ServerProcess) -> None:
     sink = server.sink()
 
-    def told() -> str | None:
+    def shown() -> str | None:
         sink.report("g1", [], pipeline=REPORT)
         spark_ui: str | None = json.loads(server.get("/api/status"))["spark_ui"]
         return spark_ui
 
-    wait_until(lambda: told() == REPORT.spark_ui, "the link", 30)  # which goes when nothing is heard for a while
+    wait_until(lambda: shown() == REPORT.spark_ui, "the link", 30)  # which goes when nothing is heard for a while
     sink.close()
 
 
@@ -214,7 +214,7 @@ def test_a_histogram_of_batches_counts_as_one_of_single_values_would() -> None:
     assert registry.get_sample_value("age_sum", {"table": "t"}) == sum(values)
 
 
-def test_nothing_is_told_of_a_pipeline_that_was_never_heard(tmp_path: Path) -> None:
+def test_nothing_is_reported_of_a_pipeline_that_was_never_heard(tmp_path: Path) -> None:
     with ServerProcess(tmp_path) as server:
         names = {family.name for family in text_string_to_metric_families(server.get("/metrics"))}
         assert server.metric('livetables_state{state="pipeline_down"}') == 1

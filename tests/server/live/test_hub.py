@@ -1,4 +1,4 @@
-"""The hub by itself: what viewports show, whom it tells, and what it survives."""
+"""The hub by itself: what viewports show, whom it notifies, and what it survives."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_subscriber_that_fails_does_not_stop_the_others(caplog: pytest.LogCapt
     store.close()
 
 
-def test_a_viewport_that_takes_long_is_told_with_its_table(
+def test_a_viewport_that_takes_long_is_logged_with_its_table(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hub_module, "SLOW_SECONDS", -1.0)  # every one does
@@ -431,7 +431,7 @@ def test_a_dear_view_says_how_far_it_may_be_behind(store: Store, monkeypatch: py
     with_hub(store, act)
 
 
-def test_a_view_that_takes_too_long_is_told_to_and_tried_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_view_that_takes_too_long_is_reported_and_tried_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub_module, "RETRY_SECONDS", 0.01)
     monkeypatch.setattr(hub_module, "EXPENSIVE_RESTS", 0)
     kept = store.reader.kept
@@ -470,7 +470,7 @@ def test_the_store_stops_when_its_time_is_up(store: Store) -> None:
     assert store.reader.kept("users_ui", ViewOptions(size=3), 10).total == rows, "and goes on"
 
 
-def test_a_shortage_of_memory_is_told_and_tried_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shortage_of_memory_is_reported_and_tried_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub_module, "RETRY_SECONDS", 0.01)
     window_rows = reader_module._window_rows
     tries = count()

@@ -287,7 +287,9 @@ def begins_with(number: int) -> Callable[[list[dict[str, Any]]], bool]:
     return lambda rows: bool(rows) and rows[0]["n"] == number
 
 
-def test_receipts_tell_when_a_record_was_where(server: ServerProcess, frames: Callable[..., None]) -> None:
+def test_receipts_have_the_times_at_which_a_record_was_where(
+    server: ServerProcess, frames: Callable[..., None]
+) -> None:
     with LiveClient(server.websocket) as client:
         client.subscribe(1, "users_ui")
         assert client.receive_type("snapshot")["receipt"] is None, "no record has caused the first window"
@@ -429,7 +431,7 @@ def test_a_client_that_does_not_read_gets_the_newest_state_and_costs_little(serv
         assert max(frames) <= 1 + states
 
 
-def test_silence_of_the_pipeline_and_its_lag_are_told_with_their_cause(server: ServerProcess, feed: Feed) -> None:
+def test_silence_of_the_pipeline_and_its_lag_are_shown_with_their_cause(server: ServerProcess, feed: Feed) -> None:
     with LiveClient(server.websocket) as client:
         lag = [SourceReport("users_ui", "user-topic", 50_000)]
         feed.sink.report(feed.generation, lag)
@@ -459,7 +461,7 @@ def test_a_heartbeat_is_answered(server: ServerProcess) -> None:
         ({"type": "nonsense"}, "bad_frame", 4400),
     ],
 )
-def test_a_bad_login_is_told_why_and_closed(
+def test_a_bad_login_gets_the_reason_and_is_closed(
     server: ServerProcess, hello: dict[str, Any], code: str, close_code: int
 ) -> None:
     with connect(server.websocket) as socket:
@@ -482,7 +484,7 @@ def test_a_page_from_elsewhere_may_not_connect(server: ServerProcess) -> None:
 
 
 @pytest.mark.usefixtures("feed")
-def test_what_does_not_fit_is_told_and_the_session_goes_on(server: ServerProcess) -> None:
+def test_an_invalid_frame_is_an_error_and_the_session_goes_on(server: ServerProcess) -> None:
     with LiveClient(server.websocket) as client:
         for frame, code in (
             ({"type": "hello", "protocol": 1, "token": TOKEN}, "bad_frame"),
@@ -600,7 +602,7 @@ def test_a_client_that_was_silent_for_too_long_is_sent_away(monkeypatch: pytest.
     asyncio.run(watch_for_a_while())
     assert set(silent.sent_away) == {4408}
     assert lively.sent_away == []
-    assert lively.statuses == 1, "the same status is told once"
+    assert lively.statuses == 1, "the same status is sent once"
 
 
 class FakeSession:
@@ -619,7 +621,7 @@ class FakeSession:
         self.sent_away.append(code)
 
 
-def test_the_server_stops_cleanly_and_tells_its_clients(tmp_path: Path) -> None:
+def test_the_server_stops_cleanly_and_notifies_its_clients(tmp_path: Path) -> None:
     with ServerProcess(tmp_path) as server, LiveClient(server.websocket) as client:
         client.receive_type("status")
         assert server.stop() == 0

@@ -275,7 +275,7 @@ def test_a_relay_that_does_not_read_gets_the_newest_state_and_costs_the_server_l
 
 
 @pytest.mark.parametrize("end", [ServerProcess.stop, ServerProcess.kill], ids=["stopped", "killed"])
-def test_relays_end_with_the_server_and_tell_their_clients(
+def test_relays_end_with_the_server_and_notify_their_clients(
     tmp_path: Path, end: Callable[[ServerProcess], object]
 ) -> None:
     with ServerProcess(tmp_path, WITH_RELAYS) as server, LiveClient(server.websocket) as client:
@@ -291,7 +291,7 @@ def test_relays_end_with_the_server_and_tell_their_clients(
         assert not set(relays) & set(server.relays())
 
 
-def test_a_relay_that_is_told_to_stop_tells_its_clients(server: ServerProcess) -> None:
+def test_a_relay_that_is_stopped_notifies_its_clients(server: ServerProcess) -> None:
     with LiveClient(server.websocket) as one, LiveClient(server.websocket) as other:
         for client in (one, other):
             client.receive_type("status")

@@ -92,7 +92,7 @@ def test_a_damaged_log_is_kept_aside_with_its_file(tmp_path: Path) -> None:
     assert aside[1] == f"{aside[0]}.wal"
 
 
-def test_rows_that_turn_out_to_be_damaged_are_told_apart_from_a_store_that_failed(tmp_path: Path) -> None:
+def test_rows_that_turn_out_to_be_damaged_are_distinguished_from_a_store_that_failed(tmp_path: Path) -> None:
     path = tmp_path / "store.duckdb"
     write(path)
     scratched(path)

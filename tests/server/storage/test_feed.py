@@ -111,11 +111,11 @@ def test_a_generation_that_has_lost_its_names_is_not_held(monkeypatch: pytest.Mo
 def test_a_place_in_the_future_is_not_known() -> None:
     feed = Feed()
     feed.started("g", 5)
-    assert feed.news("g", "keyed", 6, 0, lambda: False) is not None  # committed, but not told yet
+    assert feed.news("g", "keyed", 6, 0, lambda: False) is not None  # committed, but not sent yet
     assert feed.news("g", "keyed", 7, 0, lambda: False) is None
 
 
-def test_of_a_deleted_row_only_the_key_is_told() -> None:
+def test_of_a_deleted_row_only_the_key_is_sent() -> None:
     rows = merged(KEYED, [table_changes(KEYED, numbered(0, 2)), table_changes(KEYED, [], numbered(1, 1))])
     assert rows[DELETED].to_pylist() == [False, True]
     assert {name: value for name, value in rows.to_pylist()[1].items() if value is not None} == {

@@ -202,7 +202,7 @@ class Retaining:
         self.store.trim_tables(now.timestamp)
 
     def follow(self) -> dict[str, list[Row]]:
-        """What one who was told every change has."""
+        """What a follower of every change has."""
         for name, rows in self.followed.items():
             news = self.store.changes.since(name, self._places[name], 0.0, lambda: False)
             assert news is not None

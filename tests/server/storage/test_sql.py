@@ -291,7 +291,7 @@ DEEP = {
 
 
 @pytest.mark.parametrize(("text", "problem"), FORBIDDEN.items())
-def test_what_is_not_allowed_is_told_with_its_cure(served: Store, text: str, problem: str) -> None:
+def test_what_is_not_allowed_is_an_error_with_its_cure(served: Store, text: str, problem: str) -> None:
     error = refusal(served, text)
     assert error.code == "bad_sql"
     assert problem in error.problem
@@ -306,7 +306,7 @@ def test_what_is_no_stable_name_is_an_unknown_table(served: Store, text: str) ->
 
 
 @pytest.mark.parametrize("text", TOO_LARGE.values(), ids=TOO_LARGE)
-def test_what_is_too_large_is_told_with_its_limit(served: Store, text: str) -> None:
+def test_what_is_too_large_is_an_error_with_its_limit(served: Store, text: str) -> None:
     error = refusal(served, text)
     assert (error.code, "at most" in error.cure) == ("limit", True)
 
@@ -318,7 +318,7 @@ def test_deep_nesting_ends_in_an_answer_or_an_error(served: Store, text: str) ->
     assert answer(served, "SELECT count(*) FROM big") == [(ROWS,)]
 
 
-def test_a_mistake_is_told_in_one_line(served: Store) -> None:
+def test_a_mistake_is_an_error_of_one_line(served: Store) -> None:
     error = refusal(served, "SELECT nme FROM users")
     assert "nme" in error.problem
     assert "\n" not in error.problem

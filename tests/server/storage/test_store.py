@@ -269,7 +269,7 @@ def test_what_is_live_is_published_and_has_data(store: Store) -> None:
     assert store.live() == ["data"]
 
 
-def test_an_unknown_table_is_told_with_its_cure(store: Store) -> None:
+def test_an_unknown_table_is_an_error_with_its_cure(store: Store) -> None:
     begin(store, "status", replace(APPENDS, name=CONTROL_TABLES[0]))
     store.publish("status")
     with pytest.raises(RequestError, match=r"there is no table 'users'\n  cure: wait until"):
@@ -281,16 +281,16 @@ def test_an_unknown_table_is_told_with_its_cure(store: Store) -> None:
     assert caught.value.code == "unknown_table"
 
 
-def test_listeners_are_told_the_names_that_changed(store: Store) -> None:
-    told: list[Changed] = []
+def test_listeners_get_the_names_that_changed(store: Store) -> None:
+    received: list[Changed] = []
     begin(store, "g", USERS, ACCOUNTS)
-    store.listen(told.append)
+    store.listen(received.append)
     store.put(batch("g", 1, {USERS: (numbered(0, 1), [])}))
     store.publish("g")
     store.put(batch("g", 2, {USERS: (numbered(1, 1), [])}))
     store.put(batch("g", 2, {USERS: (numbered(1, 1), [])}))
     store.drop("g")
-    assert told == [
+    assert received == [
         Changed(frozenset({"users", "user", "accounts"}), rebound=True),
         Changed(frozenset({"users", "user"})),
         Changed(frozenset({"users", "user", "accounts"}), rebound=True),
@@ -458,7 +458,7 @@ def test_dropped_generations_leave_room_for_new_ones(path: Path) -> None:
     assert sizes[-1] < 3 * sizes[0]
 
 
-def test_a_file_in_use_by_another_process_is_told_with_its_cure(path: Path) -> None:
+def test_a_file_in_use_by_another_process_is_an_error_with_its_cure(path: Path) -> None:
     code = f"import duckdb, sys; database = duckdb.connect({str(path)!r}); print('open', flush=True); sys.stdin.read()"
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout
@@ -472,7 +472,7 @@ def test_a_file_in_use_by_another_process_is_told_with_its_cure(path: Path) -> N
 
 
 @pytest.mark.parametrize("memory_megabytes", [1024, 512])
-def test_a_file_open_in_this_process_is_told_with_its_cure(path: Path, memory_megabytes: int) -> None:
+def test_a_file_open_in_this_process_is_an_error_with_its_cure(path: Path, memory_megabytes: int) -> None:
     store = Store(path)
     begin(store, "g", USERS, rows=1)
     with pytest.raises(SetupError, match=r"cannot open the store [^\n]*\n  cure: stop the server that uses it"):
@@ -482,20 +482,20 @@ def test_a_file_open_in_this_process_is_told_with_its_cure(path: Path, memory_me
     Store(path).close()
 
 
-def test_a_file_that_is_no_database_is_told_with_its_cure(path: Path) -> None:
+def test_a_file_that_is_no_database_is_an_error_with_its_cure(path: Path) -> None:
     path.write_text("these are not the tables" * 1_000)
     with pytest.raises(SetupError, match=r"cannot open the store [^\n]*\n  cure: set server.store to a new file"):
         Store(path)
 
 
-def test_a_path_that_cannot_be_made_is_told_with_its_cure(path: Path) -> None:
+def test_a_path_that_cannot_be_made_is_an_error_with_its_cure(path: Path) -> None:
     path.write_text("a file")
     with pytest.raises(SetupError, match=r"cannot open the store [^\n]*\n  cure: set server.store to a new file"):
         Store(path / "store.duckdb")
 
 
 @pytest.mark.parametrize("layout", ["(version BIGINT); INSERT INTO livetables.layout VALUES (99)", "(other VARCHAR)"])
-def test_a_file_of_another_version_is_told_with_its_cure(path: Path, layout: str) -> None:
+def test_a_file_of_another_version_is_an_error_with_its_cure(path: Path, layout: str) -> None:
     with duckdb.connect(str(path)) as database:
         database.execute(f"CREATE SCHEMA livetables; CREATE TABLE livetables.layout {layout}")
     with pytest.raises(SetupError, match=r"not written by this version of livetables[^\n]*\n(.*\n)*  cure: set server"):
@@ -504,7 +504,7 @@ def test_a_file_of_another_version_is_told_with_its_cure(path: Path, layout: str
 
 
 def long_texts(rows: int) -> Batch:
-    """A batch that takes more room than its number of rows tells."""
+    """A batch that takes more room than its number of rows suggests."""
     text = pa.array([f"{number * 2654435761 % 2**32:08x}" * 8 for number in range(rows)])
     columns = {"_id": pa.array(range(rows), pa.int64()), "name": text}
     table = pa.table([columns.get(f.name, pa.nulls(rows, f.type)) for f in USERS.schema], schema=USERS.schema)
@@ -522,7 +522,7 @@ def test_what_does_not_fit_in_memory_is_sorted_beside_the_file(path: Path) -> No
     store.close()
 
 
-def test_what_does_not_fit_in_memory_without_a_file_is_told_with_its_cure() -> None:
+def test_what_does_not_fit_in_memory_without_a_file_is_an_error_with_its_cure() -> None:
     store = Store(None, memory_megabytes=64)
     store.begin("g", [USERS])
     store.put(long_texts(300_000))

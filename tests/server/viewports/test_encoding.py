@@ -88,7 +88,7 @@ def test_each_time_of_a_column_has_its_own_exactness() -> None:
 
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
 @pytest.mark.parametrize("zone", [None, "UTC", "Europe/Berlin"])
-def test_a_time_of_any_unit_and_zone_is_told_in_utc(unit: str, zone: str | None) -> None:
+def test_a_time_of_any_unit_and_zone_is_encoded_in_utc(unit: str, zone: str | None) -> None:
     assert encoded([NOON.replace(tzinfo=None)], pa.timestamp(unit, zone)) == ["2026-01-31T12:00:00.000Z"]
 
 

@@ -365,21 +365,21 @@ BAD_FILTERS: dict[str, tuple[str, str, Any, str, str, str]] = {
 
 @pytest.mark.usefixtures("people")
 @pytest.mark.parametrize(("options", "code", "problem", "cure"), BAD.values(), ids=BAD)
-def test_a_bad_view_is_told_with_its_cure(
+def test_a_bad_view_is_an_error_with_its_cure(
     store: Store, options: dict[str, Any], code: str, problem: str, cure: str
 ) -> None:
-    assert_told(store, ViewOptions(**options), code, problem, cure)
+    assert_refused(store, ViewOptions(**options), code, problem, cure)
 
 
 @pytest.mark.usefixtures("people")
 @pytest.mark.parametrize(("column", "op", "value", "code", "problem", "cure"), BAD_FILTERS.values(), ids=BAD_FILTERS)
-def test_a_bad_filter_is_told_with_its_cure(
+def test_a_bad_filter_is_an_error_with_its_cure(
     store: Store, column: str, op: Any, value: Any, code: str, problem: str, cure: str
 ) -> None:
-    assert_told(store, ViewOptions(filters=[Filter(column=column, op=op, value=value)]), code, problem, cure)
+    assert_refused(store, ViewOptions(filters=[Filter(column=column, op=op, value=value)]), code, problem, cure)
 
 
-def assert_told(store: Store, options: ViewOptions, code: str, problem: str, cure: str) -> None:
+def assert_refused(store: Store, options: ViewOptions, code: str, problem: str, cure: str) -> None:
     with pytest.raises(RequestError) as caught:
         store.reader.window("appends", options)
     assert caught.value.code == code

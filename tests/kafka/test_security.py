@@ -151,7 +151,7 @@ def _loaded(directory: Path, text: str, environ: Mapping[str, str]) -> Config:
         pytest.param(in_toml, lambda it: it.sasl(login("PLAIN")), marks=pytest.mark.chaos),
         (with_environment, lambda it: it.sasl_ssl(login("PLAIN"), "JKS")),
         pytest.param(in_properties_file, lambda it: it.sasl(login("SCRAM-SHA-256")), marks=pytest.mark.chaos),
-        (with_files, lambda it: it.sasl_ssl(login("SCRAM-SHA-512"), "PKCS12")),
+        pytest.param(with_files, lambda it: it.sasl_ssl(login("SCRAM-SHA-512"), "PKCS12"), marks=pytest.mark.chaos),
         (in_properties_file, lambda it: it.sasl(it.oauth())),
         pytest.param(with_environment, lambda it: it.sasl_ssl(it.oauth()), marks=pytest.mark.chaos),
         (in_toml, lambda it: it.ssl()),

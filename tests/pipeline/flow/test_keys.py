@@ -185,7 +185,11 @@ def lasting(read: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     "modes",
-    [["micro_batch"], ["real_time"], ["real_time", "micro_batch", "real_time"]],
+    [
+        pytest.param(["micro_batch"], marks=pytest.mark.chaos),
+        pytest.param(["real_time"], marks=pytest.mark.chaos),
+        ["real_time", "micro_batch", "real_time"],
+    ],
     ids=["micro_batch", "real_time", "changing"],
 )
 def test_views_on_several_keys_are_what_brute_force_says(

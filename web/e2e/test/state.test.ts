@@ -45,6 +45,8 @@ test("each grid shows why its rows are old, and nothing moves for it", async ({ 
   const shown = expect.stringMatching(/^Not current: .*pipeline/) as string;
   await expect.poll(() => states(page)).toEqual([shown, shown, shown]);
   await page.banner.waitFor(); // which is the page's own, and takes some of its height
+  await page.showTab("Status");
+  await page.page.getByTestId("status-old").waitFor();
   const after = (await root.boundingBox())?.height ?? NaN;
   expect((await height()) ?? NaN).toBeCloseTo(gridBefore - (before - after), 0);
   stack.resumePipeline();

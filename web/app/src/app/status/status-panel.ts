@@ -14,8 +14,12 @@ import type { OrchestratorRow } from "./status-rows";
   changeDetection: ChangeDetectionStrategy.OnPush,
   template: `
     @if (row(); as row) {
-      @if (isBuilding()) {
-        <section class="card building">
+      @if (isOld()) {
+        <section class="card notice" data-testid="status-old">
+          <p>The pipeline does not report. This is its last status.</p>
+        </section>
+      } @else if (isBuilding()) {
+        <section class="card notice">
           <p>Another generation is being built beside the live one. The tables stay as they are until it takes over.</p>
           <progress aria-label="Building"></progress>
         </section>
@@ -73,7 +77,7 @@ import type { OrchestratorRow } from "./status-rows";
     }
   `,
   styles: `
-    .building {
+    .notice {
       margin-bottom: 12px;
     }
   `,
@@ -86,6 +90,7 @@ export class StatusPanel {
     (this.#window()?.columns ?? []).filter(({ name }) => !name.startsWith("_")),
   );
   protected readonly isBuilding = computed(() => ["building", "catching_up"].includes(this.row()?.state ?? ""));
+  protected readonly isOld = computed(() => this.#service.statusNow()?.state === "pipeline_down");
   protected readonly sources = computed(() => this.#service.statusNow()?.sources ?? []);
   protected readonly sparkUi = computed(() => this.#service.statusNow()?.spark_ui);
   protected readonly label = label;

@@ -8,6 +8,7 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from livetables.model.change import TableChanges, TableShape
 from livetables.model.columns import COLUMN_KINDS, kind_of
@@ -103,6 +104,7 @@ def apply(
     if changes.upserts.num_rows:
         numbers = pa.array(range(next_row, next_row + changes.upserts.num_rows), pa.int64())
         writer.register("upserts", changes.upserts.add_column(0, ROW, numbers))
+        _replace_zeros(writer, "upserts", target, shape, changes.upserts)
         upsert = _upsert(shape, target, changes.upserts)
         if shape.version and is_followed:
             columns = ", ".join(quoted(name) for name in shape.schema.names)
@@ -289,6 +291,7 @@ def _update_many(
     is_followed: bool,
 ) -> pa.Table:
     """Update the rows that these are newer than; the answer is those, or all of them if nobody may follow."""
+    _replace_zeros(writer, name, target, shape, newer)
     updates = ", ".join(f"{quoted(each)} = s.{quoted(each)}" for each in shape.schema.names if each not in shape.key)
     has_key = _has_key(newer.select(shape.key))
     is_newer = _is_newer([quoted(each) for each in shape.version])
@@ -298,6 +301,31 @@ def _update_many(
     same = " AND ".join(f"t.{quoted(each)} IS NOT DISTINCT FROM s.{quoted(each)}" for each in shape.version)
     found = ", ".join(f"t.{quoted(each)}" for each in shape.schema.names)
     return writer.sql(f"SELECT {found} FROM {target} t, {name} s WHERE {has_key} AND {same}").to_arrow_table()  # noqa: S608
+
+
+def _replace_zeros(
+    writer: duckdb.DuckDBPyConnection, name: str, target: str, shape: TableShape, newer: pa.Table
+) -> None:
+    """Make another number of each zero that an update then makes a zero of the other sign.
+
+    DuckDB leaves a value as it is if the new one is equal, and 0.0 is equal to -0.0. (Null would not do: it leaves the
+    value below it.)
+    """
+    if shape.appends:
+        return
+    for field in shape.schema:
+        if field.name in shape.key or not pa.types.is_floating(field.type) or not _has_zero(newer[field.name]):
+            continue
+        column = quoted(field.name)
+        is_newer = _is_newer([quoted(each) for each in shape.version]) if shape.version else "true"
+        writer.execute(
+            f"UPDATE {target} t SET {column} = 1 FROM {name} s WHERE {_has_key(newer.select(shape.key))} "  # noqa: S608
+            f"AND ({is_newer}) AND t.{column} = 0 AND s.{column} = 0 AND signbit(t.{column}) <> signbit(s.{column})"
+        )
+
+
+def _has_zero(column: pa.ChunkedArray) -> bool:
+    return bool(pc.any(pc.equal(column, 0.0)).as_py())
 
 
 def _changed(writer: duckdb.DuckDBPyConnection, statement: str) -> int:

@@ -30,7 +30,7 @@ MAX_FILTERS = 32
 MAX_IN_VALUES = 1_000
 MAX_SORTS = 8
 MAX_OFFSET = 2**62
-PUSHED_MAX = 64  # rows that are looked at to see how many were pushed out of a window
+PUSHED_MAX = 1_000  # rows that are looked at to see how many were pushed out of a window
 HEAD_ROWS = (32, 128)  # at the top of a window, among which all changes may be
 
 Operator = Literal["equals", "contains", "starts_with", "<", ">", "between", "is_null", "in"]

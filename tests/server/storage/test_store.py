@@ -160,10 +160,10 @@ def test_a_table_of_nothing_but_keys_takes_a_key_again(store: Store) -> None:
 def test_a_zero_of_the_other_sign_takes_the_place_of_a_zero(store: Store, version: tuple[str, ...]) -> None:
     shape = TableShape("zeros", pa.schema([("k", pa.int64()), ("n", pa.int64()), ("x", pa.float64())]), ("k",), version)
     store.begin("g", [shape])
-    for number, zero in enumerate([0.0, -0.0, 0.0]):
+    for number, zero in enumerate([0.0, -0.0, 0.0, None, -0.0]):
         store.put(batch("g", number, {shape: ([{"k": 1, "n": number, "x": zero}], [])}))
         store.publish("g")
-        assert answer(store, "SELECT CAST(x AS VARCHAR) FROM zeros") == [(str(zero),)]
+        assert answer(store, "SELECT CAST(x AS VARCHAR) FROM zeros") == [(None if zero is None else str(zero),)]
 
 
 def test_the_newest_event_time_is_known(store: Store) -> None:

@@ -308,8 +308,7 @@ def _replace_zeros(
 ) -> None:
     """Make another number of each zero that an update then makes a zero of the other sign.
 
-    DuckDB leaves a value as it is if the new one is equal, and 0.0 is equal to -0.0. (Null would not do: it leaves the
-    value below it.)
+    DuckDB leaves a value as it is if the new one is equal, and 0.0 is equal to -0.0. There may be one below a null too.
     """
     if shape.appends:
         return
@@ -320,7 +319,8 @@ def _replace_zeros(
         is_newer = _is_newer([quoted(each) for each in shape.version]) if shape.version else "true"
         writer.execute(
             f"UPDATE {target} t SET {column} = 1 FROM {name} s WHERE {_has_key(newer.select(shape.key))} "  # noqa: S608
-            f"AND ({is_newer}) AND t.{column} = 0 AND s.{column} = 0 AND signbit(t.{column}) <> signbit(s.{column})"
+            f"AND ({is_newer}) AND s.{column} = 0 "
+            f"AND (t.{column} IS NULL OR (t.{column} = 0 AND signbit(t.{column}) <> signbit(s.{column})))"
         )
 
 

@@ -28,8 +28,6 @@ import java.util.Map;
 import java.util.NoSuchElementException;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
-import java.util.concurrent.TimeUnit;
-import java.util.concurrent.locks.LockSupport;
 import java.util.regex.Pattern;
 import org.apache.kafka.clients.consumer.ConsumerInterceptor;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
@@ -1198,40 +1196,12 @@ public final class MatchOperator extends StatefulProcessor<String, byte[], byte[
       try {
         Field given = stream.getClass().getDeclaredField("executorKafkaParams");
         given.setAccessible(true);
-        ((Map<String, Object>) given.get(stream)).put(
-            "interceptor.classes", List.of(Times.class.getName(), Pace.class.getName()));
+        ((Map<String, Object>) given.get(stream)).put("interceptor.classes", Times.class.getName());
       } catch (ReflectiveOperationException error) {
         throw new IllegalStateException("this version of Spark's Kafka source is not known", error);
       }
       return stream;
     }
-  }
-
-  /**
-   * Makes a reader in real time wait a little between two polls, so that one brings what came meanwhile. Spark asks the
-   * broker for the ends of the partition after each poll: one that brings a single record takes three requests, and at
-   * 1,000 records a second they took more of two cores than everything else. Records that come more seldom do not wait.
-   */
-  public static final class Pace implements ConsumerInterceptor<byte[], byte[]> {
-    private static final long POLL_NANOS = TimeUnit.MILLISECONDS.toNanos(5);
-
-    private long next = System.nanoTime();
-
-    @Override
-    public ConsumerRecords<byte[], byte[]> onConsume(ConsumerRecords<byte[], byte[]> records) {
-      LockSupport.parkNanos(next - System.nanoTime());
-      next = System.nanoTime() + POLL_NANOS;
-      return records;
-    }
-
-    @Override
-    public void onCommit(Map<TopicPartition, OffsetAndMetadata> offsets) {}
-
-    @Override
-    public void configure(Map<String, ?> settings) {}
-
-    @Override
-    public void close() {}
   }
 
   /** Gives a record whose timestamp Spark cannot count the nearest one that it can. */

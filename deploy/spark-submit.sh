@@ -1,5 +1,5 @@
 #!/bin/sh
-# The pipeline under spark-submit. What spark-submit is told wins over the configuration:
+# The pipeline under spark-submit. Settings of spark-submit win over the configuration:
 #
 #   LIVETABLES_TOKEN=… deploy/spark-submit.sh my.toml --master spark://host:7077 --executor-memory 4g
 #

@@ -13,7 +13,7 @@ PAGE_SOURCES := $(shell find web/core/src web/angular/src web/angular/ag-grid we
 help:
 	@echo "make demo    set everything up and run it: Kafka, demo records, Spark, and the tables at one URL"
 	@echo "make test    set everything up and run linters, types and all tests"
-	@echo "make check   the quick part of it: linters, types, and tests without Kafka and Spark"
+	@echo "make check   the quick part of it: linters, types, and tests that start no processes"
 	@echo "make coverage  the tests without Kafka and Spark, and which lines they run"
 	@echo "make bench   measure the pipeline, the server, the whole way beside the peer, and swaps (see docs/BENCHMARKS.md)"
 	@echo "make chaos   1,000 faults, control messages, kills and swaps against real processes, and the oldest Angular (an hour and a half)"
@@ -49,7 +49,7 @@ test:
 
 .PHONY: check
 check: lint
-	$(BIN)/pytest -m "$(QUICK)"
+	$(BIN)/pytest -m "$(QUICK) and not processes"
 
 # The same tests, with the lines that they run counted. Apart: the tracer makes them slower.
 .PHONY: coverage

@@ -16,6 +16,7 @@ from tests.support.server import ServerProcess
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "chaos: takes long, and is run by `make chaos`")
     config.addinivalue_line("markers", "kafka: needs a Kafka broker, which the tests start themselves")
+    config.addinivalue_line("markers", "processes: starts servers or compilers, and is not in `make check`")
     config.addinivalue_line("markers", "spark: needs a Spark session, which the tests start themselves")
     # A shell that runs the tests in the background has them ignore Ctrl-C, and every program that they start.
     signal.signal(signal.SIGINT, signal.default_int_handler)

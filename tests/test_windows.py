@@ -17,6 +17,8 @@ from livetables.client.http import HttpClient
 from livetables.local.ports import free_ports
 from tests.support.server import TOKEN
 
+pytestmark = pytest.mark.processes
+
 STOP_SECONDS = 60
 LIKE_WINDOWS = """
 import asyncio, os, sys, types

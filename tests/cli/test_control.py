@@ -21,6 +21,8 @@ from livetables.pipeline.reporting import status
 from tests.support.server import TOKEN, ServerProcess
 from tests.support.up import COMMAND, clean_environment
 
+pytestmark = pytest.mark.processes
+
 SECONDS = 60
 
 

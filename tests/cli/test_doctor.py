@@ -18,6 +18,8 @@ from tests.support.kafka import Record, create_topic, produce, unique_topic
 from tests.support.server import TOKEN, ServerProcess, free_port
 from tests.support.up import COMMAND, WAIT_SECONDS, clean_environment
 
+pytestmark = pytest.mark.processes
+
 NOON_MS = 1_700_000_000_000
 
 

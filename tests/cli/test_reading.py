@@ -30,6 +30,8 @@ from tests.support.server import TOKEN, ServerProcess
 from tests.support.tables import APPENDS, EPOCH, KEYED, batch
 from tests.support.up import COMMAND, clean_environment
 
+pytestmark = pytest.mark.processes
+
 WAIT_SECONDS = 60.0
 
 

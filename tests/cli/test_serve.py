@@ -13,7 +13,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from tests.support.server import LiveClient
+
+pytestmark = pytest.mark.processes
 
 COMMAND = [sys.executable, "-m", "livetables.cli.main", "serve"]
 

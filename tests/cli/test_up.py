@@ -19,6 +19,8 @@ from tests.support import certificates
 from tests.support.certificates import Certificate
 from tests.support.up import COMMAND, clean_environment
 
+pytestmark = pytest.mark.processes
+
 NO_BROKER = {"LIVETABLES_KAFKA_BOOTSTRAP_SERVERS": "127.0.0.1:1"}
 
 

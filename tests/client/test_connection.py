@@ -32,6 +32,8 @@ from livetables.pipeline.server_client import ServerClient
 from tests.support.kafka import wait_until
 from tests.support.server import TOKEN, ServerProcess, free_port
 
+pytestmark = pytest.mark.processes
+
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 ACCOUNTS = TableShape(
     "accounts_ui",

@@ -24,6 +24,8 @@ from tests.support.kafka import wait_until
 from tests.support.server import TOKEN, ServerProcess
 from tests.support.tables import APPENDS, KEYED, SHAPES, VERSIONED, batch, numbered
 
+pytestmark = pytest.mark.processes
+
 Rows = dict[tuple[Any, ...], dict[str, Any]]
 STEPS = 60
 MARKED = TableShape(

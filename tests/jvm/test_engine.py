@@ -13,6 +13,8 @@ from livetables.jvm.engine import compiled_engine
 from livetables.jvm.jars import jar_directory, java_compiler
 from livetables.model.errors import SetupError
 
+pytestmark = pytest.mark.processes
+
 
 class Steps:
     """The steps that are reported."""

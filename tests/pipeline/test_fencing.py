@@ -22,6 +22,8 @@ from livetables.server.storage.holding import SILENT_SECONDS, Holding
 from tests.support.second_pipeline import SHAPE
 from tests.support.server import TOKEN, ServerProcess
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:

@@ -35,6 +35,8 @@ from tests.support import frames
 from tests.support.kafka import wait_until
 from tests.support.memory import MemorySink, Row
 
+pytestmark = pytest.mark.processes
+
 TOKEN = "3fe1-open-sesame"  # noqa: S105
 SCHEMA = pa.schema(
     [

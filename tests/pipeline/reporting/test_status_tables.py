@@ -15,6 +15,8 @@ from livetables.pipeline.server_client import ServerClient
 from livetables.pipeline.table_server import NoAnswerError
 from tests.support.server import LiveClient, ServerProcess
 
+pytestmark = pytest.mark.processes
+
 SPEC = load_config(None, {}).spec
 
 

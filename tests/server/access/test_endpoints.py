@@ -30,6 +30,8 @@ from tests.support.kafka import wait_until
 from tests.support.server import TOKEN, WITH_RELAYS, LiveClient, ServerProcess
 from tests.support.up import COMMAND, clean_environment
 
+pytestmark = pytest.mark.processes
+
 
 @dataclass(frozen=True)
 class Answer:

@@ -29,6 +29,8 @@ from livetables.server.viewports.viewport import ViewOptions
 from livetables.server.viewports.window import Delta, LiveWindow
 from tests.support.server import TOKEN, WITH_RELAYS, LiveClient, ServerProcess
 
+pytestmark = pytest.mark.processes
+
 KEYS: Mapping[Role, str] = {"viewer": "a-viewers-key", "operator": TOKEN, "pipeline": "a-pipelines-key"}
 ENVIRONMENT = {"LIVETABLES_VIEWER_TOKEN": KEYS["viewer"], "LIVETABLES_PIPELINE_TOKEN": KEYS["pipeline"]}
 PEOPLE = TableShape("people", pa.schema([("id", pa.int64())]), ("id",))

@@ -22,6 +22,8 @@ from livetables.server.api.http_timeouts import HEAD_SECONDS
 from tests.support import certificates
 from tests.support.server import TOKEN, ServerProcess
 
+pytestmark = pytest.mark.processes
+
 TEXTS = TableShape("texts", pa.schema([("id", pa.int64()), ("text", pa.string())]), ("id",))
 MESSAGE_BYTES = 200_000_000
 GROWTH_MEGABYTES_MAX = 100  # four such messages took 2.2 GB

@@ -37,6 +37,8 @@ from tests.model.test_checksum import defined_checksum
 from tests.support.kafka import wait_until
 from tests.support.tables import batch
 
+pytestmark = pytest.mark.processes
+
 TOKEN = "open sesame"  # noqa: S105
 SCHEMA = pa.schema(
     [("id", pa.int64()), ("name", pa.string()), ("value", pa.float64()), ("at", pa.timestamp("us", "UTC"))]

@@ -19,6 +19,8 @@ from livetables.server.storage.store import Store
 from livetables.server.viewports.encoding import ARROW, JSON, MEDIA_TYPES
 from tests.server.api.test_http import TOKEN, USERS, fill, services_of
 
+pytestmark = pytest.mark.processes
+
 INT64 = st.integers(-(2**63), 2**63 - 1).map(str)
 TEXT_OPERATORS = st.sampled_from(["equals", "contains", "starts_with"])
 KEY = {"Authorization": f"Bearer {TOKEN}"}

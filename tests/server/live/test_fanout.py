@@ -6,6 +6,8 @@ import pytest
 
 from bench.serving import LOAD_ROWS, Feeder, fanout, loaded_server, stalled
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.mark.parametrize("relays", [0, 2])
 def test_a_crowd_on_one_viewport_costs_one_change_of_it_a_batch_and_nobody_ends_behind(relays: int) -> None:

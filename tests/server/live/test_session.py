@@ -35,6 +35,8 @@ from tests.support.frames import SHAPES, Operator, Record, encode_part, marks_of
 from tests.support.kafka import wait_until
 from tests.support.server import TOKEN, WITH_RELAYS, LiveClient, ServerProcess
 
+pytestmark = pytest.mark.processes
+
 SCHEMA = pa.schema(
     [
         ("_id", pa.int64()),

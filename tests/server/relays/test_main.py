@@ -23,6 +23,8 @@ from tests.server.live.test_session import SCHEMA, START, USERS, Feed, has
 from tests.support.kafka import wait_until
 from tests.support.server import TOKEN, WITH_RELAYS, LiveClient, ServerProcess
 
+pytestmark = pytest.mark.processes
+
 STORIES_MAX = 5  # a view whose evaluation takes long on a busy machine gets frames with a hint
 ODD = pa.schema(
     [

@@ -17,6 +17,8 @@ from livetables.server.viewports.viewport import Selection
 from tests.server.storage.test_store_failure import ROWS, SHAPE, batch
 from tests.support.server import ServerProcess
 
+pytestmark = pytest.mark.processes
+
 MAGIC_BYTES = 20  # in which DuckDB says that a file is its own, and of which version
 MEMORY_MEGABYTES = 1024  # as a store has by default
 

@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from livetables.model.change import Batch, TableChanges, TableShape
 from tests.support.memory import MemorySink
 from tests.support.server import LiveClient, ServerProcess
+
+pytestmark = pytest.mark.processes
 
 BATCHES = 200
 KILLS = 3

@@ -17,6 +17,8 @@ from tests.server.api.test_http import Client, problem_of, services_of
 from tests.support.disk import full_disk
 from tests.support.server import ServerProcess
 
+pytestmark = pytest.mark.processes
+
 ROWS = 30_000
 SHAPE = TableShape("users_ui", pa.schema([("_id", pa.int64()), ("name", pa.string())]), ("_id",), appends=True)
 

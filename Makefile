@@ -51,7 +51,8 @@ test:
 check: lint
 	$(BIN)/pytest -m "$(QUICK) and not processes"
 
-# The same tests, with the lines that they run counted. Apart: the tracer makes them slower.
+# The tests without Kafka and Spark, with the lines that they run counted, and the floor of `pyproject.toml`. Apart: the
+# tracer makes them slower.
 .PHONY: coverage
 coverage: .venv/ready
 	@mkdir -p .cache

@@ -24,9 +24,9 @@ def commands(workflow: Path) -> list[str]:
     return [step["run"] for job in parsed(workflow)["jobs"].values() for step in job["steps"] if "run" in step]
 
 
-def test_the_workflow_calls_make_test_and_make_check() -> None:
+def test_the_workflow_calls_make_test_check_and_coverage() -> None:
     called = {target for path in WORKFLOWS for text in commands(path) for target in re.findall(r"\bmake (\w+)", text)}
-    assert called == {"test", "check"}
+    assert called == {"test", "check", "coverage"}
 
 
 def test_the_workflow_has_the_versions_that_the_readme_asks_for() -> None:

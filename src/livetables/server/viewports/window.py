@@ -191,10 +191,7 @@ class LiveWindow:
         keys, count = arrivals.keys, len(arrivals.keys)
         if not count:
             return
-        if not self._keys:
-            for key, row in zip(keys, arrivals.rows, strict=True):
-                self._insert(row, key)
-        elif keys[-1] < self._keys[0]:
+        if self._keys and keys[-1] < self._keys[0]:
             self.total += count
             self._touched += 1
             if self._start > 0:
@@ -204,7 +201,7 @@ class LiveWindow:
                 self._rows[:0] = arrivals.rows
                 self._shown[:0] = [self.view.entry(row) for row in arrivals.rows]
                 self._bytes += arrivals.size
-        elif keys[0] > self._keys[-1] and not self._reaches_end:
+        elif self._keys and keys[0] > self._keys[-1] and not self._reaches_end:
             self.total += count
         else:
             for key, row in zip(keys, arrivals.rows, strict=True):

@@ -2,8 +2,9 @@
 import { afterAll, beforeAll, describe, expect, it, onTestFinished, vi } from "vitest";
 import { WebSocket } from "ws";
 import { LiveTablesClient } from "../src/index.js";
-import type { Health, ViewOptions, Window } from "../src/index.js";
+import type { Health, SocketConstructor, ViewOptions, Window } from "../src/index.js";
 import { AccountComponent, UserAccountComponent, UserComponent } from "./support/old-page.js";
+import { poorSockets } from "./support/poor-sockets.js";
 import { RealServer, TOKEN } from "./support/real-server.js";
 import type { FeedTable } from "./support/real-server.js";
 
@@ -63,8 +64,8 @@ async function putStatus(serving: string): Promise<void> {
   await server.feed({ do: "put", generation: "status", tables });
 }
 
-async function connected(): Promise<LiveTablesClient> {
-  const client = new LiveTablesClient({ url: server.url, token: TOKEN, WebSocket });
+async function connected(sockets: SocketConstructor = WebSocket): Promise<LiveTablesClient> {
+  const client = new LiveTablesClient({ url: server.url, token: TOKEN, WebSocket: sockets });
   onTestFinished(() => {
     client.close();
   });
@@ -262,6 +263,73 @@ describe("checksums", () => {
     await eventually(() => all.newest.total === 3 && client.comparisons.compared >= 3);
     expect(client.comparisons.different).toBe(0);
     expect(await server.metric("livetables_checksum_mismatches_total")).toBe(0);
+  });
+
+  it("hold through patches that get lost, a page that does not read, and a killed server", async () => {
+    const large = "x".repeat(200_000); // a few such frames are more than the sockets' buffers take
+    let isLossy = true;
+    let arrived = 0;
+    let lost = 0;
+    const sockets = poorSockets((frame) => {
+      if (frame.type === "snapshot" || frame.type === "patch") arrived++;
+      if (frame.type !== "patch" || !isLossy || arrived % 3) return frame;
+      lost++;
+      return null;
+    });
+    const generation = await published([1, 2, 3]);
+    const client = await connected(sockets.Socket);
+    const seen = new Seen(client, "users_ui", { sort: [{ column: "age", descending: true }], size: 5 });
+    await eventually(() => seen.ids.join() === "3,2,1");
+
+    for (let id = 4; id <= 20; id++) {
+      const before = arrived;
+      await put(generation, [user(id), user(id - 2, 1000 + id)]);
+      await eventually(() => arrived > before);
+    }
+    expect(lost).toBeGreaterThan(0);
+    isLossy = false; // a loss is only found by the frame that follows it
+    sockets.pause();
+    for (let id = 21; id <= 60; id++) await put(generation, [{ ...user(id, 1000 + id), name: large }]);
+    sockets.resume();
+    await eventually(() => seen.ids.join() === "60,59,58,57,56");
+    const unlike = await server.metric("livetables_checksum_mismatches_total");
+
+    await server.kill();
+    await server.start();
+    await eventually(() => client.isReady);
+    const { compared } = client.comparisons;
+    for (let id = 61; id <= 70; id++) {
+      await put(generation, [user(id, 1000 + id)]);
+      await eventually(() => seen.newest.total === id);
+    }
+    await eventually(() => client.comparisons.compared > compared);
+    expect(seen.newest.rows.map((row) => row["name"])).toEqual([70, 69, 68, 67, 66].map((id) => `name ${id}`));
+    expect(client.comparisons.different).toBe(0);
+    expect([unlike, await server.metric("livetables_checksum_mismatches_total")]).toEqual([0, 0]);
+  });
+
+  it("find a patch that was changed on its way: it is not shown, and the whole window replaces it", async () => {
+    let changed = 0;
+    const sockets = poorSockets((frame) => {
+      const inserted = frame.type === "patch" && changed === 0 ? frame.inserted[0] : undefined;
+      if (frame.type !== "patch" || !inserted) return frame;
+      changed++;
+      const [position, id, values] = inserted;
+      const others = values.map((value) => (value === "name 4" ? "somebody else" : value));
+      return { ...frame, inserted: [[position, id, others], ...frame.inserted.slice(1)] };
+    });
+    const before = await server.metric("livetables_checksum_mismatches_total");
+    const generation = await published([1, 2, 3]);
+    const client = await connected(sockets.Socket);
+    const seen = new Seen(client, "users_ui", { sort: [{ column: "age", descending: true }] });
+    await eventually(() => seen.ids.join() === "3,2,1");
+    await put(generation, [user(4)]);
+    await eventually(() => seen.ids.join() === "4,3,2,1");
+    await put(generation, [user(5)]);
+    await eventually(() => seen.ids.join() === "5,4,3,2,1");
+    expect([changed, client.comparisons.different]).toEqual([1, 1]);
+    expect(seen.windows.flatMap(({ rows }) => rows.map((row) => row["name"]))).not.toContain("somebody else");
+    expect(await server.metric("livetables_checksum_mismatches_total")).toBe(before + 1);
   });
 });
 

@@ -13,7 +13,7 @@ import {
   viewChild,
 } from "@angular/core";
 import type { ElementRef } from "@angular/core";
-import { PAGE_ROWS } from "@livetables/client";
+import { PAGE_ROWS, columnKind } from "@livetables/client";
 import type { Column, Row, Subscription, ViewState, Window } from "@livetables/client";
 import { LiveStateComponent } from "./live-state.component";
 import { LiveTableService } from "./live-table.service";
@@ -173,7 +173,7 @@ export class LiveTableComponent {
   }
 
   protected isNumber({ type }: Column): boolean {
-    return type === "int64" || type === "double";
+    return columnKind(type).values === "number";
   }
 
   readonly #view = () => ({ offset: this.offset(), size: this.pageSize() });

@@ -3,6 +3,8 @@ export type { AdapterOptions, Resolver, RowsCallback } from "./adapter.js";
 export { LiveTablesClient } from "./client.js";
 export type { ClientOptions, SubscribeOptions, Unsubscribe } from "./client.js";
 export type { ClockDifference } from "./clock.js";
+export { columnKind } from "./columns.js";
+export type { ColumnKind, ColumnType } from "./columns.js";
 export { LivetablesError } from "./errors.js";
 export type { Problem } from "./errors.js";
 export { TableHandle } from "./handle.js";
@@ -16,7 +18,6 @@ export { PHASES } from "./latency.js";
 export type { Latency, LatencyPhase, Percentiles } from "./latency.js";
 export type {
   Column,
-  ColumnType,
   Filter,
   FreshnessState,
   Limits,

@@ -4,6 +4,7 @@
  * docs/PROTOCOL.md describes it for people, and tests/golden has an example of every frame, which the tests of this
  * client and of the server read alike. Fields keep the wire's names.
  */
+import type { ColumnType } from "./columns.js";
 import { LivetablesError } from "./errors.js";
 import type { Problem } from "./errors.js";
 
@@ -11,8 +12,6 @@ export const PROTOCOL = 1;
 
 /** A cell. An int64 beyond ±(2^53-1) is its digits as text; a double may be the text NaN, Infinity or -Infinity. */
 export type Value = string | number | boolean | null;
-
-export type ColumnType = "string" | "int64" | "double" | "bool" | "timestamp";
 
 export interface Column {
   readonly name: string;

@@ -1,5 +1,6 @@
 /** Columns of a table as AG Grid takes them, with the filters that the server has. */
-import type { Column, ColumnType } from "@livetables/client";
+import { columnKind } from "@livetables/client";
+import type { Column, ColumnKind } from "@livetables/client";
 import type { ColDef } from "ag-grid-community";
 
 /** The columns to show: those that begin with `_` are for programs. */
@@ -7,27 +8,24 @@ export function columnDefinitions(columns: readonly Column[]): ColDef[] {
   return columns
     .filter(({ name }) => !name.startsWith("_"))
     .map(({ name, type }) => ({
-      ...OF_TYPE[type],
+      ...OF_VALUES[columnKind(type).values],
       colId: name,
       headerName: name,
       valueGetter: ({ data }) => (data as Record<string, unknown> | undefined)?.[name], // a name may have dots
     }));
 }
 
-const NUMBER: ColDef = {
-  type: "rightAligned",
-  filter: "agNumberColumnFilter",
-  filterParams: { filterOptions: ["equals", "lessThan", "greaterThan", "inRange", "blank"], maxNumConditions: 1 },
-};
-
-const OF_TYPE: Readonly<Record<ColumnType, ColDef>> = {
-  string: {
+const OF_VALUES: Readonly<Record<ColumnKind["values"], ColDef>> = {
+  text: {
     filter: "agTextColumnFilter",
     filterParams: { filterOptions: ["contains", "equals", "startsWith", "blank"], maxNumConditions: 1 },
   },
-  int64: NUMBER,
-  double: NUMBER,
-  bool: {
+  number: {
+    type: "rightAligned",
+    filter: "agNumberColumnFilter",
+    filterParams: { filterOptions: ["equals", "lessThan", "greaterThan", "inRange", "blank"], maxNumConditions: 1 },
+  },
+  truth: {
     filter: "agTextColumnFilter",
     filterParams: {
       filterOptions: [
@@ -38,7 +36,7 @@ const OF_TYPE: Readonly<Record<ColumnType, ColDef>> = {
       maxNumConditions: 1,
     },
   },
-  timestamp: {
+  time: {
     filter: "agDateColumnFilter",
     filterParams: {
       filterOptions: ["lessThan", "greaterThan", "inRange", "blank"],

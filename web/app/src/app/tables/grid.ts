@@ -18,7 +18,8 @@ import {
   themeQuartz,
 } from "ag-grid-community";
 import type { ColDef, GridOptions, ValueFormatterParams } from "ag-grid-community";
-import type { Column, ColumnType, Row, Value } from "@livetables/angular";
+import { columnKind } from "@livetables/angular";
+import type { Column, Row, Value } from "@livetables/angular";
 import { columnDefinitions } from "@livetables/angular/ag-grid";
 
 ModuleRegistry.registerModules([
@@ -74,13 +75,14 @@ export const GRID_OPTIONS: GridOptions<Row> = {
 
 /** A table's columns, newest rows first: that is where something happens. */
 export function gridColumns(columns: readonly Column[]): ColDef<Row>[] {
-  const newest = columns.findLast(({ type }) => type === "timestamp")?.name;
+  const newest = columns.findLast(({ type }) => columnKind(type).values === "time")?.name;
   const shown = columnDefinitions(columns).map((definition): ColDef<Row> => {
-    const type = columns.find(({ name }) => name === definition.colId)?.type;
+    const { values, width, grow } = columnKind(columns.find(({ name }) => name === definition.colId)?.type ?? "string");
     return {
       ...definition,
-      ...WIDTHS[type ?? "string"],
-      valueFormatter: type === "timestamp" ? timeText : plainText,
+      minWidth: width + FILTER_WIDTH,
+      flex: grow,
+      valueFormatter: values === "time" ? timeText : plainText,
       tooltip: ({ value }: { value?: Value }) => value?.toString() ?? "",
       cellClassRules: { missing: ({ value, data }) => data !== undefined && value === null },
       ...(definition.colId === newest && { initialSort: "desc" }),
@@ -91,14 +93,6 @@ export function gridColumns(columns: readonly Column[]): ColDef<Row>[] {
 
 /** Where nothing hovers, a header's filter always shows beside its name. */
 const FILTER_WIDTH = matchMedia("(hover: hover)").matches ? 0 : 30;
-
-const WIDTHS: Readonly<Record<ColumnType, ColDef<Row>>> = {
-  string: { minWidth: 80 + FILTER_WIDTH, flex: 3 },
-  int64: { minWidth: 56 + FILTER_WIDTH, flex: 1 },
-  double: { minWidth: 84 + FILTER_WIDTH, flex: 2 },
-  bool: { minWidth: 64 + FILTER_WIDTH, flex: 1 },
-  timestamp: { minWidth: 114 + FILTER_WIDTH, flex: 3 },
-};
 
 const DETAILS: ColDef<Row> = {
   colId: DETAILS_COLUMN,

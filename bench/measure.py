@@ -21,6 +21,7 @@ from livetables.pipeline.flow.source import BatchLimit
 
 WAIT_SECONDS = 900.0
 POLL_SECONDS = 0.05
+CATCH_UP_SECONDS, CAUGHT_UP_MS = 60.0, 1000.0
 RUNS = itertools.count(1)
 
 
@@ -84,8 +85,11 @@ class Run:
         return time.monotonic() - begin
 
     def latency(self, settle_seconds: float, seconds: float) -> dict[str, Any]:
-        """From Kafka's timestamp to the server, for what comes from `settle_seconds` on."""
+        """From Kafka's timestamp to the server, of what is sent once the query has settled and caught up."""
         time.sleep(settle_seconds)
+        deadline = time.monotonic() + CATCH_UP_SECONDS
+        while time.time() * 1000 - self._server.get()["newest_ms"] > CAUGHT_UP_MS and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS)
         self._server.get("/sample")
         time.sleep(seconds)
         if (failure := self.query.exception()) is not None:

@@ -28,7 +28,8 @@ class Counts:
     def __init__(self) -> None:
         self.records = 0
         self.ages_ms: list[np.ndarray] = []
-        self.is_sampling = False
+        self.sampled_from_ms: float | None = None  # only of records from then on: older ones may be read a second time
+        self.newest_ms = 0.0
 
     def take(self, body: bytes, now: float) -> None:
         (length,) = LENGTH.unpack_from(body)
@@ -39,8 +40,10 @@ class Counts:
             if stream["kind"] == "rows" and (stream["table"].endswith("_ui") and stream["table"] != "final_ui"):
                 rows = pa.ipc.open_stream(buffer.slice(start, size)).read_all()
                 self.records += rows.num_rows
-                if self.is_sampling and rows.num_rows:
-                    self.ages_ms.append(now * 1000 - rows["ts"].cast(pa.int64()).to_numpy() / 1000)
+                times_ms = rows["ts"].cast(pa.int64()).to_numpy() / 1000
+                self.newest_ms = times_ms.max(initial=self.newest_ms)
+                if self.sampled_from_ms is not None:
+                    self.ages_ms.append(now * 1000 - times_ms[times_ms >= self.sampled_from_ms])
             start += size
 
     def figures(self) -> dict[str, Any]:
@@ -48,13 +51,14 @@ class Counts:
         shares = {
             f"p{share}_ms": float(np.percentile(ages, share)) if len(ages) else None for share in (50, 90, 99, 100)
         }
-        return {"records": self.records, "samples": len(ages), **shares}
+        return {"records": self.records, "newest_ms": float(self.newest_ms), "samples": len(ages), **shares}
 
 
 async def serve() -> None:
     counts = Counts()
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal counts
         try:
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -67,9 +71,9 @@ async def serve() -> None:
                     writer.write(ANSWER)
                 else:
                     if path == b"/sample":
-                        counts.ages_ms, counts.is_sampling = [], True
+                        counts.ages_ms, counts.sampled_from_ms = [], time.time() * 1000
                     elif path == b"/reset":
-                        counts.records, counts.ages_ms, counts.is_sampling = 0, [], False
+                        counts = Counts()
                     answer = json.dumps(counts.figures()).encode()
                     writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(answer), answer))
                 await writer.drain()

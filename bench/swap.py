@@ -143,7 +143,7 @@ def ages_ms(viewer: Viewer, since: float) -> list[float]:
     """How old the rows were that came after a time, when the client first held them."""
     return [
         (at - sent) * 1000
-        for at, text in viewer.held.values()
+        for at, text in list(viewer.held.values())  # the viewer goes on
         if (sent := datetime.fromisoformat(text).timestamp()) > since
     ]
 

@@ -1,4 +1,4 @@
-"""The entry point: help without loading a verb, errors as two lines, exit codes."""
+"""The entry point: help without loading a command, errors as two lines, exit codes."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ print("loaded:", heavy)
 
 
 @pytest.fixture
-def verb(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[argparse.Namespace], int]], None]:
-    """Makes `livetables greet NAME` the only verb, doing what the test says."""
+def command(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[argparse.Namespace], int]], None]:
+    """Makes `livetables greet NAME` the only command, doing what the test says."""
 
     class Greet:
         def __init__(self, run: Callable[[argparse.Namespace], int]) -> None:
@@ -39,37 +39,37 @@ def verb(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[argparse.Namesp
             parser.add_argument("name")
 
     def register(run: Callable[[argparse.Namespace], int]) -> None:
-        monkeypatch.setattr(entry, "VERBS", (entry.Verb("greet", "greet", "say hello"),))
+        monkeypatch.setattr(entry, "COMMANDS", (entry.Command("greet", "greet", "say hello"),))
         monkeypatch.setitem(sys.modules, "greet", Greet(run))
 
     return register
 
 
-def test_a_verb_gets_its_arguments_and_gives_the_exit_code(
-    verb: Callable[[Callable[[argparse.Namespace], int]], None],
+def test_a_command_gets_its_arguments_and_gives_the_exit_code(
+    command: Callable[[Callable[[argparse.Namespace], int]], None],
 ) -> None:
-    verb(lambda arguments: len(arguments.name))
+    command(lambda arguments: len(arguments.name))
     assert entry.main(["greet", "world"]) == 5
 
 
 def test_an_error_is_its_problem_and_its_cure(
-    verb: Callable[[Callable[[argparse.Namespace], int]], None], capsys: pytest.CaptureFixture[str]
+    command: Callable[[Callable[[argparse.Namespace], int]], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail(_: argparse.Namespace) -> int:
         raise SetupError("there is no kettle", "buy one")
 
-    verb(fail)
+    command(fail)
     assert entry.main(["greet", "world"]) == 2
     assert capsys.readouterr().err == "livetables: there is no kettle\n  cure: buy one\n"
 
 
 def test_ctrl_c_ends_quietly(
-    verb: Callable[[Callable[[argparse.Namespace], int]], None], capsys: pytest.CaptureFixture[str]
+    command: Callable[[Callable[[argparse.Namespace], int]], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupted(_: argparse.Namespace) -> int:
         raise KeyboardInterrupt
 
-    verb(interrupted)
+    command(interrupted)
     assert entry.main(["greet", "world"]) == 130
     assert capsys.readouterr().err == ""
 
@@ -96,7 +96,7 @@ def test_the_help_of_a_verb_has_examples(capsys: pytest.CaptureFixture[str]) -> 
 def test_help_loads_no_verb() -> None:
     finished = subprocess.run([sys.executable, "-c", PRINT_LOADED], capture_output=True, text=True, check=True)
     assert "loaded: []" in finished.stdout
-    assert all(verb.name in finished.stdout for verb in entry.VERBS)
+    assert all(command.name in finished.stdout for command in entry.COMMANDS)
 
 
 def test_the_example_of_tail_asks_for_columns_that_dead_letters_have() -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from livetables.local.processes import VerbProcess
+from livetables.local.processes import CommandProcess
 from tests.support.kafka import wait_until
 
 
 def test_a_process_is_listened_to_while_the_disk_of_its_log_is_full() -> None:
     heard: list[str] = []
-    process = VerbProcess("verb", ["--version"], os.environ, Path("/dev/full"), heard.append, stop_seconds=10)
+    process = CommandProcess("command", ["--version"], os.environ, Path("/dev/full"), heard.append, stop_seconds=10)
     process.start()
     try:
         wait_until(lambda: bool(heard), "its line is heard")

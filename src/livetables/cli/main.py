@@ -1,4 +1,4 @@
-"""The `livetables` command: finds the verb, runs it, and turns errors into two lines and an exit code."""
+"""The program `livetables`: finds the command, runs it, and turns errors into two lines and an exit code."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ EXAMPLES = """examples:
   livetables status                           what runs here, and how fresh the tables are
   livetables tail final_ui                    a table's newest rows, as they come
   livetables control --users-topic user_2     re-point a table to another topic while people watch
-  livetables up --help                        every option of a verb, with examples
+  livetables up --help                        every option of a command, with examples
 """
 
 
-class VerbModule(Protocol):
-    """What the module of a verb has."""
+class CommandModule(Protocol):
+    """What the module of a command has."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
 
@@ -38,16 +38,16 @@ class VerbModule(Protocol):
 
 
 @dataclass(frozen=True)
-class Verb:
+class Command:
     """A subcommand. Its module is imported only when it is the chosen one: Kafka and Spark take long to load."""
 
     name: str
     module: str
     help: str
 
-    def load(self) -> VerbModule:
+    def load(self) -> CommandModule:
         try:
-            return cast(VerbModule, importlib.import_module(self.module))
+            return cast(CommandModule, importlib.import_module(self.module))
         except ModuleNotFoundError as error:
             if error.name != self.module:
                 raise
@@ -57,18 +57,20 @@ class Verb:
             ) from None
 
 
-VERBS = (
-    Verb("up", "livetables.cli.up", "start everything, a broker too if none is configured, and keep it running"),
-    Verb("init", "livetables.cli.init", "write a configuration for your own topics, with what is found in them"),
-    Verb("doctor", "livetables.cli.doctor", "check everything that livetables needs, and say how to fix it"),
-    Verb("serve", "livetables.cli.serve", "keep the tables, and show them over WebSocket, HTTP and Arrow Flight"),
-    Verb("pipeline", "livetables.cli.pipeline", "read the topics with Spark, join them, and feed the server"),
-    Verb("control", "livetables.cli.control", "switch to other topics or another join, and show the outcome"),
-    Verb("tables", "livetables.cli.tables", "list the tables, with their rows and columns"),
-    Verb("tail", "livetables.cli.tail", "show a table's newest rows as they come: in place, as lines, or as JSON"),
-    Verb("sql", "livetables.cli.sql", "ask the tables in SQL"),
-    Verb("status", "livetables.cli.status", "show what is live, how fresh it is, and where everything is"),
-    Verb("demo-data", "livetables.cli.demo_data", "write users and accounts to Kafka topics, good ones and bad ones"),
+COMMANDS = (
+    Command("up", "livetables.cli.up", "start everything, a broker too if none is configured, and keep it running"),
+    Command("init", "livetables.cli.init", "write a configuration for your own topics, with what is found in them"),
+    Command("doctor", "livetables.cli.doctor", "check everything that livetables needs, and say how to fix it"),
+    Command("serve", "livetables.cli.serve", "keep the tables, and show them over WebSocket, HTTP and Arrow Flight"),
+    Command("pipeline", "livetables.cli.pipeline", "read the topics with Spark, join them, and feed the server"),
+    Command("control", "livetables.cli.control", "switch to other topics or another join, and show the outcome"),
+    Command("tables", "livetables.cli.tables", "list the tables, with their rows and columns"),
+    Command("tail", "livetables.cli.tail", "show a table's newest rows as they come: in place, as lines, or as JSON"),
+    Command("sql", "livetables.cli.sql", "ask the tables in SQL"),
+    Command("status", "livetables.cli.status", "show what is live, how fresh it is, and where everything is"),
+    Command(
+        "demo-data", "livetables.cli.demo_data", "write users and accounts to Kafka topics, good ones and bad ones"
+    ),
 )
 
 
@@ -95,19 +97,19 @@ def _run(arguments: list[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=_installed())
-    verb_parsers = parser.add_subparsers(title="verbs", metavar="VERB")
-    chosen: VerbModule | None = None
-    for verb in VERBS:
-        verb_parser = verb_parsers.add_parser(
-            verb.name,
-            help=verb.help,
-            description=f"{verb.help[0].upper()}{verb.help[1:]}.",
+    command_parsers = parser.add_subparsers(title="commands", metavar="COMMAND")
+    chosen: CommandModule | None = None
+    for command in COMMANDS:
+        command_parser = command_parsers.add_parser(
+            command.name,
+            help=command.help,
+            description=f"{command.help[0].upper()}{command.help[1:]}.",
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        # Every option before the verb ends the program by itself, so a verb can only be the first argument.
-        if arguments[:1] == [verb.name]:
-            chosen = verb.load()
-            chosen.add_arguments(verb_parser)
+        # Every option before the command ends the program by itself, so a command can only be the first argument.
+        if arguments[:1] == [command.name]:
+            chosen = command.load()
+            chosen.add_arguments(command_parser)
     parsed = parser.parse_args(arguments)
     if chosen is None:
         parser.print_help(sys.stderr)

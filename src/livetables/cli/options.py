@@ -1,4 +1,4 @@
-"""What several verbs have in common: the configuration, the log, and how the server is found."""
+"""What several commands have in common: the configuration, the log, and how the server is found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The processes that `livetables up` keeps: the broker, and verbs of the command line."""
+"""The processes that `livetables up` keeps: the broker, and commands of `livetables`."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ CAUSE_CHARACTERS_MAX = 300
 REFUSAL = re.compile(r"^livetables: (?P<problem>.*?)\n  cure: (?P<cure>.*?)$", re.DOTALL | re.MULTILINE)
 
 
-class VerbProcess:
-    """A verb of the command line in a process of its own. Each line that it prints is passed on to `heard`."""
+class CommandProcess:
+    """A command of `livetables` in a process of its own. Each line that it prints is passed on to `heard`."""
 
     def __init__(
         self,

@@ -27,7 +27,7 @@ from livetables.demo.sender import create_missing_topics
 from livetables.local.broker import Broker
 from livetables.local.lock import held
 from livetables.local.ports import free_ports
-from livetables.local.processes import BrokerProcess, VerbProcess
+from livetables.local.processes import BrokerProcess, CommandProcess
 from livetables.local.supervisor import Supervisor
 from livetables.model.errors import LivetablesError, SetupError
 from livetables.tls import ServerCertificate
@@ -39,7 +39,7 @@ LOOK_SECONDS_MAX = 2.0  # at the server: nothing else is looked after meanwhile
 
 @dataclass(frozen=True)
 class System:
-    """What to run: `arguments` are those of every verb, `environment` that of every process."""
+    """What to run: `arguments` are those of every command, `environment` that of every process."""
 
     config: Config
     token: str
@@ -98,7 +98,7 @@ def run_system(
         }
         logs = system.directory / "logs"
         is_serving = threading.Event()  # set by itself: another server might answer at its address
-        server = VerbProcess(
+        server = CommandProcess(
             "server",
             ["serve", *system.arguments],
             environment,
@@ -106,7 +106,7 @@ def run_system(
             lambda line: is_serving.set() if line.startswith("serving ") else None,
             stop_seconds=SERVER_STOP_SECONDS,
         )
-        pipeline = VerbProcess(
+        pipeline = CommandProcess(
             "pipeline",
             ["pipeline", *system.arguments],
             environment,

@@ -104,7 +104,7 @@ def run(arguments: argparse.Namespace) -> int:
         worst = "broken" if broken else "warning" if warnings else "ok"
         print(json.dumps({"state": worst, "checks": [asdict(finding) for finding in findings]}, indent=2))
     else:
-        console.print(f"\n{broken} broken, {warnings} warnings" if broken or warnings else "\nall is well")
+        console.print(f"\nbroken: {broken}, warnings: {warnings}" if broken or warnings else "\nall is well")
     return 1 if broken else 0
 
 

@@ -101,7 +101,7 @@ def clock(facts: Facts) -> Sequence[Finding]:
     if wrong:
         cure = "set the clocks (NTP) of this machine and of those that write: as-of joins go by these times"
         return [Finding("clock", "warning", "; ".join(wrong), cure)]
-    return [Finding("clock", "ok", f"by this machine's, from the past: {', '.join(apart)}")]
+    return [Finding("clock", "ok", f"this machine's clock agrees with {', '.join(apart)}")]
 
 
 def _is_alive(pid: int) -> bool:

@@ -20,6 +20,7 @@ from tests.support.server import ServerProcess
 pytestmark = pytest.mark.processes
 
 MAGIC_BYTES = 20  # in which DuckDB says that a file is its own, and of which version
+HEADER_BYTES = 3 * 4096  # of a file, which DuckDB reads first
 MEMORY_MEGABYTES = 1024  # as a store has by default
 
 
@@ -53,6 +54,13 @@ def garbage(file: Path) -> None:
     file.write_bytes(file.read_bytes()[:MAGIC_BYTES] + random.Random(7).randbytes(100_000))
 
 
+def noise(file: Path) -> None:
+    """Everything after the headers."""
+    with file.open("r+b") as opened_file:
+        opened_file.seek(HEADER_BYTES)
+        opened_file.write(random.Random(7).randbytes(file.stat().st_size - HEADER_BYTES))
+
+
 def scratched(file: Path) -> None:
     """A hole in its middle."""
     with file.open("r+b") as opened_file:
@@ -82,10 +90,16 @@ def test_a_damaged_file_is_kept_aside_and_a_new_store_takes_its_place(
     assert aside.read_bytes() == content
 
 
-def test_a_damaged_log_is_kept_aside_with_its_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [("store.duckdb.wal", scratched), ("store.duckdb", truncated), ("store.duckdb", noise)],
+)
+def test_a_damaged_log_or_file_is_kept_aside_with_the_other(
+    tmp_path: Path, name: str, damage: Callable[[Path], None]
+) -> None:
     path = tmp_path / "store.duckdb"
     write_log(path)
-    scratched(path.with_name("store.duckdb.wal"))
+    damage(tmp_path / name)
     store = opened(path, MEMORY_MEGABYTES)
     assert dict(store.generations()) == {}
     store.close()

@@ -25,11 +25,12 @@ LAYOUT_VERSION = 2
 CHECKPOINT_THRESHOLD = "256MB"
 # How DuckDB's errors begin for files that it cannot read whatever is tried. A lock, a full disk or a newer version have
 # other texts, and so does every error that has a client's own words in it.
+UNREADABLE = (
+    r'(?:IO Error: )?(?:Failure while replaying WAL file "[^"]*": )?'
+    r'(?:Corrupt (?:database|WAL) file|Could not read enough bytes from file "[^"]*(?<!\.tmp)")'
+)
 DAMAGE = re.compile(
-    r"Corrupt database file|Failure while replaying WAL file .*Corrupt WAL file|Serialization Error|"
-    r'IO Error: Could not read enough bytes from file "[^"]*(?<!\.tmp)"|'
-    r'FATAL Error: .*original error: "Corrupt database file',
-    re.DOTALL | re.IGNORECASE,
+    rf'{UNREADABLE}|Serialization Error|FATAL Error: .*original error: "{UNREADABLE}', re.DOTALL | re.IGNORECASE
 )
 
 Answer = TypeVar("Answer")

@@ -13,6 +13,7 @@ from tests.support.frames import encode_part
 from tests.support.server import TOKEN, ServerProcess
 
 HEADERS = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/octet-stream"}
+IDLE_SECONDS = 1.0  # after which a connection is not used again
 
 
 class FrameSender:
@@ -22,6 +23,7 @@ class FrameSender:
         self._connection = http.client.HTTPConnection("127.0.0.1", server.port)
         self._generation, self._shape = generation, shape
         self._frame = 0
+        self._answered = time.monotonic()
         self.answers_ms: list[float] = []
 
     def send(self, rows: pa.Table) -> float:
@@ -42,6 +44,8 @@ class FrameSender:
             kafka_ms=now,
         )
         body = encode_part(part)
+        if time.monotonic() - self._answered > IDLE_SECONDS:
+            self._connection.close()  # the server may have closed it; the next request opens another one
         started = time.time()
         self._connection.request("POST", "/api/frames", body, HEADERS)
         answer = self._connection.getresponse()
@@ -49,4 +53,5 @@ class FrameSender:
         assert answer.status == 200, text
         self.answers_ms.append((time.time() - started) * 1000)
         self._frame += 1
+        self._answered = time.monotonic()
         return started

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import random
 from collections.abc import Callable
@@ -36,12 +37,18 @@ def write(path: Path) -> None:
 def write_log(path: Path) -> None:
     """The same, with changes that are in the log only, as a kill leaves them."""
     write(path)
-    child = os.fork()
-    if child == 0:
-        store = Store(path)  # held until the exit: one that is collected would write its log to the file
-        store.put(batch("g1", 1))
-        os._exit(0)
-    os.waitpid(child, 0)
+    # Not forked: the threads that other tests have left in this process may hold locks.
+    child = multiprocessing.get_context("spawn").Process(target=put_and_die, args=(path,))
+    child.start()
+    child.join()
+    assert child.exitcode == 0
+    assert path.with_name("store.duckdb.wal").stat().st_size > 0
+
+
+def put_and_die(path: Path) -> None:
+    store = Store(path)  # held until the exit: one that is collected would write its log to the file
+    store.put(batch("g1", 1))
+    os._exit(0)
 
 
 def truncated(file: Path) -> None:

@@ -19,8 +19,7 @@ export interface Browsing {
 }
 
 export const test = base.extend<{ browsing: Browsing }>({
-  // eslint-disable-next-line no-empty-pattern -- Vitest reads from the pattern which fixtures this one needs.
-  browsing: async ({}, use) => {
+  browsing: async ({ task }, use) => {
     const browser = await chromium.connect(inject("browser"));
     const pages: LivePage[] = [];
     const made: Browsing["made"] = async (options = {}) => {
@@ -43,7 +42,16 @@ export const test = base.extend<{ browsing: Browsing }>({
         return await shown(other);
       },
     });
+    if (task.result?.state === "fail") await showPages(pages);
     await browser.close();
     expect(pages.flatMap(({ errors }) => errors)).toEqual([]);
   },
 });
+
+/** Print what the pages of a test that has failed show. */
+async function showPages(pages: readonly LivePage[]): Promise<void> {
+  for (const { page, errors } of pages) {
+    const text = page.isClosed() ? "closed" : await page.locator("body").innerText();
+    console.error(`a page of the failed test, ${page.url()}, errors: ${errors.join("; ") || "none"}\n${text}`);
+  }
+}

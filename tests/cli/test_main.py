@@ -86,14 +86,14 @@ def test_an_unknown_verb_is_answered_with_the_known_ones(capsys: pytest.CaptureF
     assert "demo-data" in capsys.readouterr().err
 
 
-def test_the_help_of_a_verb_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_of_a_command_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_:
         entry.main(["demo-data", "--help"])
     assert exit_.value.code == 0
     assert "examples:" in capsys.readouterr().out
 
 
-def test_help_loads_no_verb() -> None:
+def test_help_loads_no_command() -> None:
     finished = subprocess.run([sys.executable, "-c", PRINT_LOADED], capture_output=True, text=True, check=True)
     assert "loaded: []" in finished.stdout
     assert all(command.name in finished.stdout for command in entry.COMMANDS)

@@ -1,7 +1,7 @@
 /** The types of columns: everything that differs between them in a browser is described here once. Pure. */
 
 export interface ColumnKind {
-  readonly values: "text" | "number" | "truth" | "time"; // how cells are aligned, written and filtered
+  readonly values: "text" | "number" | "bool" | "time"; // how cells are aligned, written and filtered
   readonly width: number; // px that a grid gives its cells at least
   readonly grow: number; // its share of the space that is left
 }
@@ -10,7 +10,7 @@ const KINDS = {
   string: { values: "text", width: 80, grow: 3 },
   int64: { values: "number", width: 56, grow: 1 },
   double: { values: "number", width: 84, grow: 2 },
-  bool: { values: "truth", width: 64, grow: 1 },
+  bool: { values: "bool", width: 64, grow: 1 },
   timestamp: { values: "time", width: 114, grow: 3 },
 } as const satisfies Readonly<Record<string, ColumnKind>>;
 

@@ -25,7 +25,7 @@ const OF_VALUES: Readonly<Record<ColumnKind["values"], ColDef>> = {
     filter: "agNumberColumnFilter",
     filterParams: { filterOptions: ["equals", "lessThan", "greaterThan", "inRange", "blank"], maxNumConditions: 1 },
   },
-  truth: {
+  bool: {
     filter: "agTextColumnFilter",
     filterParams: {
       filterOptions: [

@@ -8,6 +8,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -48,6 +50,7 @@ console = Console()
 
 
 def main() -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # with all processes
     default = load_config(None, {}).pipeline
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--users", type=int, default=100_000)

@@ -11,6 +11,8 @@ import argparse
 import asyncio
 import json
 import os
+import signal
+import sys
 import tempfile
 import threading
 import time
@@ -236,6 +238,7 @@ def figures(ages: Sequence[float], sender: Sender) -> dict[str, Any]:
 
 
 def main() -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # with all processes
     parser = argparse.ArgumentParser(prog="python -m bench.frames", description=__doc__)
     parser.add_argument("--sizes", type=int, nargs="*", default=[10_000, 2_000_000, 10_000_000])
     parser.add_argument("--viewports", type=int, default=500, help="distinct ones on a table of 1,000,000; 0: none")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import subprocess
 import sys
 import tempfile
@@ -225,6 +226,7 @@ def stalled(server: ServerProcess, feeder: Feeder, seconds: float) -> dict[str, 
 
 
 def main() -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # with all processes
     parser = argparse.ArgumentParser(prog="python -m bench.serving", description=__doc__)
     parser.add_argument("--window-rows", type=int, default=2_000_000)
     parser.add_argument("--rows", type=int, default=1_000_000, help="of the table that the crowd looks at")

@@ -9,6 +9,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
+import sys
 import tempfile
 import time
 from contextlib import ExitStack
@@ -41,6 +43,7 @@ console = Console()
 
 
 def main() -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # with all processes
     parser = argparse.ArgumentParser(prog="python -m bench.swap", description=__doc__)
     parser.add_argument("--swaps", type=int, default=5)
     parser.add_argument("--records", type=int, default=100_000, help="of the backlog that each swap reads")

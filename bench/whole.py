@@ -11,6 +11,8 @@ import argparse
 import json
 import os
 import re
+import signal
+import sys
 import tempfile
 import time
 from collections.abc import Mapping
@@ -56,6 +58,7 @@ console = Console()
 
 
 def main() -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # with all processes
     parser = argparse.ArgumentParser(prog="python -m bench.whole", description=__doc__)
     parser.add_argument("--joins", nargs="+", choices=get_args(JoinType), default=JOINS)
     parser.add_argument("--sizes", nargs="+", type=int, default=[10_000, 2_000_000], help="accounts in the state")

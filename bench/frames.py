@@ -2,7 +2,8 @@
 many distinct viewports on one table.
 
 The server is a process of its own; frames come over HTTP as the pipeline sends them, clients are real. A row's clock
-starts right before its frame is sent, and stops when the client has received the frame that brings it.
+starts right before the frame is sent that brings it into the window (its own, or that of the row which pushes it down
+to there), and stops when the client has received it.
 """
 
 from __future__ import annotations
@@ -210,7 +211,11 @@ def distinct_viewports(count: int, viewports: int, arguments: argparse.Namespace
             cpu = server.cpu_seconds() - cpu
             asked = server.metric("livetables_viewport_evaluations_total") - before
             time.sleep(1.0)
-        ages = [age for each in watchers.received for age in ages_ms(held(each), sender.sent, settled)]
+        ages = [
+            age
+            for view, received in zip(views, watchers.received, strict=True)
+            for age in ages_ms(held(received), sender.sent, settled, view.get("offset", 0))
+        ]
         return {
             "viewports": server_viewports(views),
             **figures(ages, sender),
@@ -223,8 +228,10 @@ def server_viewports(views: Sequence[Mapping[str, Any]]) -> int:
     return len({json.dumps(view, sort_keys=True) for view in views})
 
 
-def ages_ms(found: Mapping[int, float], sent: Mapping[int, float], settled: set[int]) -> list[float]:
-    return [(at - sent[row]) * 1000 for row, at in found.items() if row in sent and row not in settled]
+def ages_ms(found: Mapping[int, float], sent: Mapping[int, float], settled: set[int], offset: int = 0) -> list[float]:
+    """How long after the frame that brought it into its window, `offset` rows below the newest, a row was held."""
+    times = {row - offset: at for row, at in sent.items() if row not in settled}
+    return [(at - times[row]) * 1000 for row, at in found.items() if row in times]
 
 
 def figures(ages: Sequence[float], sender: Sender) -> dict[str, Any]:

@@ -17,15 +17,14 @@ import logging
 import re
 import socket
 import ssl
-import tempfile
 import threading
 import time
 from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from livetables.log import Throttle
 from livetables.server.access.logins import Peer
+from livetables.server.api.socket_directory import SocketDirectory
 from livetables.tls import ServerCertificate
 
 try:
@@ -120,8 +119,8 @@ class Front:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listening = socket.create_server((host, port), family=family, backlog=BACKLOG)
         self.port: int = self._listening.getsockname()[1]
-        self._directory = tempfile.TemporaryDirectory(prefix="livetables-")  # only this user can look into it
-        self.path = Path(self._directory.name) / SOCKET if HAS_UNIX_SOCKETS else None
+        self._directory = SocketDirectory() if HAS_UNIX_SOCKETS else None
+        self.path = self._directory.path / SOCKET if self._directory else None
         self._grpc_port = 0
         self._tls = _tls(certificate) if certificate else None
         self._lock = threading.Lock()
@@ -149,7 +148,8 @@ class Front:
             self._loop.call_soon_threadsafe(self._ended.set)
             self._thread.join()
         self._listening.close()
-        self._directory.cleanup()
+        if self._directory:
+            self._directory.remove()
 
     def peer_of(self, uri: str) -> Peer:
         """Who calls, by gRPC's name of the connection."""

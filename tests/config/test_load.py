@@ -804,7 +804,7 @@ ERRORS = {
     ),
     "lookback of another join": (
         "[views.final_ui]\nlookback_seconds = 5",
-        "views.final_ui.lookback_seconds: a left join has none",
+        "views.final_ui.lookback_seconds: left joins have none",
         'remove it, or use join = "asof"',
     ),
     "unknown table of a view": (

@@ -217,7 +217,7 @@ def _view(name: str, section: Section) -> View:
         section.add("join", f"unknown join {quoted(join_name)}", JOIN_CURE)
     lookback_seconds = section.count("lookback_seconds", None)
     if lookback_seconds is not None and not JOIN_KINDS[join].has_lookback:
-        section.add("lookback_seconds", f"a {join} join has none", f"remove it, or use {LOOKBACK_CURE}")
+        section.add("lookback_seconds", f"{join} joins have none", f"remove it, or use {LOOKBACK_CURE}")
     return View(
         name=name,
         join=join,

@@ -19,7 +19,10 @@ JDK_CURE = "install a JDK 17 (openjdk-17-jdk-headless), or set JAVA_HOME to one"
 
 
 def compiled_engine(root: Path, compiler: Callable[[], str], notify: Callable[[str], None]) -> Path:
-    """Return the jar of the engine below `root`; compile it if it is missing. Its name has a hash of its sources."""
+    """Return the jar of the engine below `root`; compile it if it is missing. Its name has a hash of its sources.
+
+    Jars of other versions stay: another process may be using them, and they are small.
+    """
     jar = root.resolve() / "engine" / f"livetables-engine-{_digest()}.jar"
     if jar.is_file():
         return jar
@@ -37,9 +40,6 @@ def compiled_engine(root: Path, compiler: Callable[[], str], notify: Callable[[s
             packed.rename(jar)  # as a whole: another process may compile it at the same time
     except OSError as error:
         raise SetupError(f"the engine cannot be put into {jar.parent}: {error}", "make it writable") from error
-    for other in jar.parent.glob("livetables-engine-*.jar"):
-        if other != jar:
-            other.unlink(missing_ok=True)
     return jar
 
 

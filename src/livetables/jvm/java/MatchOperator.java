@@ -659,8 +659,8 @@ public final class MatchOperator extends StatefulProcessor<String, byte[], byte[
    *
    * <p>A record is a JSON object in UTF-8 and nothing after it. A value has the type of its column, converts to it without
    * loss, or is null; docs/CONFIGURATION.md has the rules in words. In a strict table nothing is converted. Of a field that
-   * comes twice the last value counts, as in most readers of JSON. livetables/dead_letter.py gives the reasons for what is
-   * refused here, and agrees with it value by value.
+   * comes twice the last value counts, as in most readers of JSON. formats/json.py gives the reasons for what is refused
+   * here, and agrees with it value by value.
    */
   private static final class Parser implements Serializable {
     static final byte PARSED = 0, DEAD = 1;

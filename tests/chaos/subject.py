@@ -108,6 +108,7 @@ class Subject:
         self.clients = Clients([])
         self.fed = {system.now.users, system.now.accounts}
         self.notes = Counter[str]()
+        self._broker_restarts = 0
         self.feeder: Feeder
 
     @property
@@ -203,6 +204,7 @@ class Subject:
         with self.feeder.paused:
             try:
                 assert self.feeder.failure is None, f"records are not sent any more: {self.feeder.failure}"
+                self._add_doubled()
                 self.wait(self._is_decided, "every control message is decided")
                 self.wait(lambda: self.records_shown() == self.records_sent(), "every record is shown", self._counts)
                 self.wait(lambda: self.compared().is_clean, "the tables are the oracle's", self.compared)
@@ -230,6 +232,14 @@ class Subject:
     def _is_decided(self) -> bool:
         outcomes = self.system.outcomes()
         return len(outcomes) == self.system.control_sent and all(outcomes)
+
+    def _add_doubled(self) -> None:
+        """Have the oracle know of the records that Kafka has doubled when it was restarted."""
+        if (restarts := self.supervisor.restarts["broker"]) != self._broker_restarts:
+            self._broker_restarts = restarts
+            self.notes["records that Kafka has doubled"] += sum(
+                topic.add_doubled() for topic in self.system.topics.values()
+            )
 
     def _tidy(self) -> None:
         """Remove what was kept aside: the disk is small."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -126,6 +126,40 @@ def end_offsets(bootstrap: str, topic: str) -> dict[int, int]:
         consumer.close()
     assert all(marks.values()), f"no end offsets of {topic} in time"
     return {number: mark[1] for number, mark in marks.items() if mark}
+
+
+def read(bootstrap: str, topic: str) -> list[tuple[Record, int]]:
+    """All records of a topic with their offsets, but those of aborted transactions."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "unused",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+        }
+    )
+    found: list[tuple[Record, int]] = []
+    try:
+        unread = set(consumer.list_topics(topic, timeout=WAIT_SECONDS).topics[topic].partitions)
+        consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in unread])
+        deadline = time.monotonic() + WAIT_SECONDS
+        while unread:
+            assert time.monotonic() < deadline, f"{topic} was not read in {WAIT_SECONDS:.0f} s"
+            message = consumer.poll(POLL_SECONDS)
+            if message is None:
+                continue
+            partition, offset, error = message.partition(), message.offset(), message.error()
+            assert partition is not None
+            assert offset is not None
+            if error is None:
+                record = Record(topic, partition, message.value(), message.timestamp()[1], message.key())
+                found.append((record, offset))
+            elif error.code() == KafkaError._PARTITION_EOF:
+                unread.discard(partition)
+    finally:
+        consumer.close()
+    return found
 
 
 def wait_until(condition: Callable[[], bool], what: str, seconds: float = WAIT_SECONDS) -> None:

@@ -25,7 +25,7 @@ from pyarrow import flight
 
 from livetables.local.broker import Broker
 from livetables.model.joins import JoinType
-from tests.support.kafka import ANY_TIME, Record, create_topic, delete_topic, produce, unique_topic
+from tests.support.kafka import ANY_TIME, Record, create_topic, delete_topic, produce, read, unique_topic
 from tests.support.oracle import Sent, Side
 from tests.support.pipeline import Stage
 from tests.support.server import TOKEN, ServerProcess
@@ -152,6 +152,24 @@ class LiveTopic:
     def add(self, record: Record, offset: int) -> None:
         """Take note of a record that Kafka has taken."""
         self.sent.append(Sent(self.side, record.partition, offset, record.timestamp_ms, record.value))
+
+    def add_doubled(self) -> int:
+        """Take note of what Kafka has twice, and return how many records that are.
+
+        A broker that restarts forgets producers by the timestamps of their last records. Ours are older than the day
+        that it remembers, so what is sent again because the answer was lost becomes a second record.
+        """
+        known = {(sent.partition, sent.offset) for sent in self.sent}
+        contents = {(sent.partition, sent.timestamp_ms, sent.value) for sent in self.sent}
+        doubled = [
+            (record, offset)
+            for record, offset in read(self.bootstrap, self.name)
+            if (record.partition, offset) not in known
+            and (record.partition, record.timestamp_ms, record.value) in contents
+        ]
+        for record, offset in doubled:
+            self.add(record, offset)
+        return len(doubled)
 
     def delete(self) -> None:
         delete_topic(self.bootstrap, self.name)

@@ -27,6 +27,7 @@ from tests.chaos.clients import Client, Clients, Follower, Page, Reader
 from tests.chaos.disks import mounted
 from tests.chaos.links import Link
 from tests.chaos.supervisor import Supervisor
+from tests.chaos.swaps import disk_megabytes
 from tests.support.pipeline import content
 from tests.support.server import TOKEN
 from tests.support.system import Feeder, Pointing, System
@@ -146,7 +147,12 @@ class Subject:
             lambda: [(row["generation"], row["state"], row["message"]) for row in self.system.generations()[-3:]]
         )
         restarts = dict(self.supervisor.restarts)
-        return f"status {self.asked(self.system.status)}; generations {generations}; restarts {restarts}"
+        free = shutil.disk_usage(self.directory).free // 1024**2
+        used = {path.name: f"{disk_megabytes(path):.0f} MB" for path in self.directory.iterdir()}
+        return (
+            f"status {self.asked(self.system.status)}; generations {generations}; restarts {restarts}; "
+            f"{free} MB free beside {used}"
+        )
 
     def sql(self, text: str) -> list[dict[str, Any]]:
         options = flight.FlightCallOptions(timeout=30, headers=[(b"authorization", f"Bearer {TOKEN}".encode())])

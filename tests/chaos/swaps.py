@@ -41,7 +41,7 @@ class Usage:
     server_rss_megabytes: float
     server_files: int
     checkpoints_megabytes: float
-    scratch_megabytes: float  # Spark's own, on this machine
+    scratch_megabytes: float  # Spark's working files, on this machine
     store_megabytes: float
     rows: int
 
@@ -132,7 +132,7 @@ def usage(system: System, swap_seconds: float, gap_seconds: float, calm_gap_seco
         server_rss_megabytes=rss_megabytes(server),
         server_files=open_files(server),
         checkpoints_megabytes=disk_megabytes(system.directory / "checkpoints"),
-        scratch_megabytes=disk_megabytes(system.directory / "scratch"),
+        scratch_megabytes=disk_megabytes(system.directory / "livetables-spark"),
         store_megabytes=sum(disk_megabytes(path) for path in system.directory.glob("store.duckdb*")),
         rows=sum(system.count(table) for table in ("users_ui", "accounts_ui", "final_ui")),
     )

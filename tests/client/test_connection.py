@@ -8,6 +8,7 @@ import http.server
 import json
 import ssl
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -318,6 +319,36 @@ def test_closing_the_connection_ends_who_waits_on_another_thread(server: ServerP
     waiting.join(timeout=5)
     assert not waiting.is_alive()
     assert next(following, None) is None
+
+
+CLOSED_WHILE_ASKING = """
+import sys, threading, livetables
+for _ in range(60):
+    connection = livetables.connect(sys.argv[1], sys.argv[2])
+    following = connection.table("final_ui").changes()
+    next(following)
+    waiting = threading.Thread(target=lambda: next(following, None), daemon=True)
+    waiting.start()
+    connection.close()
+    waiting.join(30)
+    assert not waiting.is_alive()
+"""
+
+
+def test_closing_the_connection_while_a_call_begins_crashes_nothing(server: ServerProcess) -> None:
+    """In a process of its own: Arrow ends the whole process when a client is closed during a call."""
+    command = [sys.executable, "-c", CLOSED_WHILE_ASKING, server.http, TOKEN]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_what_is_asked_of_a_closed_connection_is_refused_with_the_cure(server: ServerProcess) -> None:
+    closed = livetables.connect(server.http, TOKEN)
+    table = closed.table("final_ui")
+    table.to_arrow()
+    closed.close()
+    with pytest.raises(LivetablesError, match=r"connection is closed\n  cure: open another one"):
+        table.to_arrow()
 
 
 def test_a_table_of_the_status_can_be_followed_too(tmp_path: Path) -> None:

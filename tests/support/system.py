@@ -49,9 +49,7 @@ class PipelineProcess:
         self._settings = dict(settings)
         self._process: subprocess.Popen[bytes] | None = None
         self._log = directory / "pipeline.log"
-        self._scratch = directory / "scratch"  # what Spark keeps on this machine while it runs
         self._log.touch()
-        self._scratch.mkdir(exist_ok=True)
 
     @property
     def pid(self) -> int:
@@ -79,8 +77,7 @@ class PipelineProcess:
         environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("LIVETABLES_")},
             **self._settings,
-            "SPARK_LOCAL_DIRS": str(self._scratch),
-            "JAVA_TOOL_OPTIONS": f"-Djava.io.tmpdir={self._scratch} -XX:ErrorFile={self._scratch}/crashed.log",
+            "JAVA_TOOL_OPTIONS": f"-XX:ErrorFile={self._directory}/crashed.log",
         }
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(

@@ -6,6 +6,7 @@ What the server refuses is a RequestError, with its own code and cure; what does
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -32,6 +33,9 @@ class Flight:
         self._trusted = {"tls_root_certs": trusted_certificates(ca_file)} if ca_file else {}
         self._location = location
         self._headers = [(b"authorization", b"Bearer " + token.encode())]
+        self._lock = threading.Lock()  # of what follows
+        self._calls = 0
+        self._is_closed = False
         try:
             self._client = self._connected()
         except pa.ArrowException as error:
@@ -42,15 +46,35 @@ class Flight:
 
     def rows(self, ticket: dict[str, Any], seconds_max: float | None = None) -> pa.Table:
         """The answer to a ticket."""
-        with self._translated_errors():
-            return self._client.do_get(flight.Ticket(json.dumps(ticket)), self._options(seconds_max)).read_all()
+        with self._call() as client, self._translated_errors():
+            return client.do_get(flight.Ticket(json.dumps(ticket)), self._options(seconds_max)).read_all()
 
     def schema(self, table: str) -> pa.Schema:
         """A table's columns. By a window without rows: Flight's own request for it loses the text of an error."""
         return self.rows({"table": table, "offset": 0, "size": 0}, SCHEMA_SECONDS_MAX).schema
 
     def close(self) -> None:
-        self._client.close()
+        """Take no more calls. Those that are made end by themselves, and the last one closes the client."""
+        with self._lock:
+            self._is_closed = True
+            if not self._calls:
+                self._client.close()
+
+    @contextmanager
+    def _call(self) -> Iterator[Any]:
+        """The client for one call. Closing it meanwhile would crash the process: Arrow does not wait for calls."""
+        with self._lock:
+            if self._is_closed:
+                raise UnreachableError("this connection is closed", "open another one with livetables.connect")
+            self._calls += 1
+            client = self._client
+        try:
+            yield client
+        finally:
+            with self._lock:
+                self._calls -= 1
+                if self._is_closed and not self._calls:
+                    self._client.close()
 
     def _connected(self) -> Any:
         return flight.FlightClient(self._location, generic_options=CLIENT_OPTIONS, **self._trusted)
@@ -70,7 +94,8 @@ class Flight:
         with suppress(ValueError, TypeError, KeyError):
             fields = json.loads(getattr(error, "extra_info", b""))
             return RequestError(fields["code"], fields["problem"], fields["cure"])
-        self._client = self._connected()
+        with self._lock:
+            self._client = self._connected()
         return UnreachableError(
             f"no livetables server answers at {self._location}: {_first_line(error)}",
             "see that it runs and that its Flight port can be reached from here; behind a proxy, give `flight=`",

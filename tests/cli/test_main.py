@@ -74,12 +74,12 @@ def test_ctrl_c_ends_quietly(
     assert capsys.readouterr().err == ""
 
 
-def test_no_verb_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_command_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert entry.main([]) == 2
     assert "examples:" in capsys.readouterr().err
 
 
-def test_an_unknown_verb_is_answered_with_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_command_is_answered_with_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_:
         entry.main(["demo-date"])
     assert exit_.value.code == 2

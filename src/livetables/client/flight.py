@@ -33,11 +33,9 @@ class Flight:
         self._trusted = {"tls_root_certs": trusted_certificates(ca_file)} if ca_file else {}
         self._location = location
         self._headers = [(b"authorization", b"Bearer " + token.encode())]
-        self._lock = threading.Lock()  # of what follows
-        self._calls = 0
-        self._is_closed = False
+        self._lock = threading.Lock()
         try:
-            self._client = self._connected()
+            self._client: flight.FlightClient | None = self._connected()
         except pa.ArrowException as error:
             raise SetupError(
                 f"{location} is not the address of a Flight endpoint: {_first_line(error)}",
@@ -46,7 +44,10 @@ class Flight:
 
     def rows(self, ticket: dict[str, Any], seconds_max: float | None = None) -> pa.Table:
         """The answer to a ticket."""
-        with self._call() as client, self._translated_errors():
+        client = self._client
+        if client is None:
+            raise UnreachableError("this connection is closed", "open another one with livetables.connect")
+        with self._translated_errors():
             return client.do_get(flight.Ticket(json.dumps(ticket)), self._options(seconds_max)).read_all()
 
     def schema(self, table: str) -> pa.Schema:
@@ -54,27 +55,9 @@ class Flight:
         return self.rows({"table": table, "offset": 0, "size": 0}, SCHEMA_SECONDS_MAX).schema
 
     def close(self) -> None:
-        """Take no more calls. Those that are made end by themselves, and the last one closes the client."""
+        """Take no more calls. The connection ends with the last one: to close it during a call crashes the process."""
         with self._lock:
-            self._is_closed = True
-            if not self._calls:
-                self._client.close()
-
-    @contextmanager
-    def _call(self) -> Iterator[Any]:
-        """The client for one call. Closing it meanwhile would crash the process: Arrow does not wait for calls."""
-        with self._lock:
-            if self._is_closed:
-                raise UnreachableError("this connection is closed", "open another one with livetables.connect")
-            self._calls += 1
-            client = self._client
-        try:
-            yield client
-        finally:
-            with self._lock:
-                self._calls -= 1
-                if self._is_closed and not self._calls:
-                    self._client.close()
+            self._client = None
 
     def _connected(self) -> Any:
         return flight.FlightClient(self._location, generic_options=CLIENT_OPTIONS, **self._trusted)
@@ -95,7 +78,8 @@ class Flight:
             fields = json.loads(getattr(error, "extra_info", b""))
             return RequestError(fields["code"], fields["problem"], fields["cure"])
         with self._lock:
-            self._client = self._connected()
+            if self._client is not None:
+                self._client = self._connected()
         return UnreachableError(
             f"no livetables server answers at {self._location}: {_first_line(error)}",
             "see that it runs and that its Flight port can be reached from here; behind a proxy, give `flight=`",

@@ -1,3 +1,5 @@
+"""Directories for sockets: private, removed at the end, and after a kill by the next server."""
+
 from __future__ import annotations
 
 import multiprocessing

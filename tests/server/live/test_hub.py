@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import duckdb
@@ -405,6 +407,38 @@ def test_a_dear_view_does_not_delay_cheap_ones(store: Store, monkeypatch: pytest
         assert [viewport.state for viewport in waiting] == [None, None, None]
         may_go_on.set()
         await until(lambda: all(viewport.state for viewport in waiting))
+
+    with_hub(store, act)
+
+
+def test_a_view_that_waited_long_for_its_turn_does_not_rest_for_it(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All threads are taken for an hour of the hub's clock, which goes as the test wants."""
+    kept, hours = store.reader.kept, 0
+    may_go_on, are_taken = threading.Event(), threading.Semaphore(0)
+    monkeypatch.setattr(hub_module, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + hours * 3600))
+
+    def kept_in_turn(name: str, options: ViewOptions, seconds_max: float) -> Kept:
+        if options.size != 1:
+            are_taken.release()
+            assert may_go_on.wait(10)
+        return kept(name, options, seconds_max)
+
+    monkeypatch.setattr(store.reader, "kept", kept_in_turn)
+
+    async def act(hub: Hub, _: Metrics) -> None:
+        nonlocal hours
+        for number in range(hub_module.QUICK_WORKERS):
+            hub.subscribe("users_ui", ViewOptions(size=2 + number), lambda: None)
+            await asyncio.to_thread(are_taken.acquire)
+        viewport = hub.subscribe("users_ui", ViewOptions(size=1), lambda: None)
+        await asyncio.sleep(0)  # it waits for its turn now
+        hours += 1
+        may_go_on.set()
+        await until(lambda: viewport.state is not None)
+        store.show(frame(1))
+        await until(lambda: state_of(viewport).total == 1, "the next frame is shown")
 
     with_hub(store, act)
 

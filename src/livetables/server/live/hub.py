@@ -4,7 +4,7 @@ A viewport is evaluated in the store once. From then on, what frames change is t
 (`viewports/window.py`), and the store is asked again only where that cannot tell. A viewport that has changed is
 compared with what it was, and its subscribers are sent the difference. It then rests for the interval that they asked
 for, and at least as long as that took, so that it takes at most half of the server's time; changes that come meanwhile
-are taken together.
+are taken together. Waiting for a turn is not counted: of hundreds that start at once, the last would rest longest.
 
 Evaluations are made on worker threads. An expensive one is stopped after QUICK_SECONDS and made again on a thread for
 those alone, where each waits for its turn: a cheap one never waits for it.
@@ -70,6 +70,7 @@ class Viewport:
     times: FrameTimes | None = None  # of the newest frame since the last state
     expensive_seconds: float = 0.0  # what its last evaluation took, if that was long
     rests_until: float = 0.0  # before which it is not evaluated again
+    reading_seconds: float = 0.0  # that the store was read for its next state, without waiting for a turn
 
 
 class Hub:
@@ -179,10 +180,12 @@ class Hub:
         while True:
             await viewport.news.wait()
             viewport.news.clear()
-            started = time.monotonic()
+            viewport.reading_seconds, started = 0.0, time.monotonic()
             state: State | RequestError | None
             try:
-                state = self._from_window(viewport) or await self._evaluated(viewport)
+                state = self._from_window(viewport)
+                comparing_seconds = time.monotonic() - started
+                state = state or await self._evaluated(viewport)
             except RequestError as problem:
                 state = _as_before(viewport.state, problem)
             except Exception:
@@ -196,7 +199,7 @@ class Hub:
             if state is not viewport.state:
                 viewport.state = state
                 self._notify(viewport)
-            await asyncio.sleep(max(viewport.options.interval_ms / 1000, time.monotonic() - started))
+            await asyncio.sleep(max(viewport.options.interval_ms / 1000, comparing_seconds + viewport.reading_seconds))
 
     def _notify(self, viewport: Viewport) -> None:
         for subscriber in viewport.subscribers:
@@ -303,8 +306,8 @@ class Hub:
         with self._lock:
             self._evaluating += 1
             changes = self._changes[viewport.table]
+        started = time.monotonic()
         try:
-            started = time.monotonic()
             kept = self._store.reader.kept(viewport.table, viewport.options, seconds_max)
             schema = kept.table.shape.schema
             hidden = hidden_columns(kept.table.shape, masked=viewport.options.masked)
@@ -321,6 +324,7 @@ class Hub:
             self._count(viewport, time.monotonic() - started)
             return kept, window
         finally:
+            viewport.reading_seconds += time.monotonic() - started
             with self._lock:
                 self._evaluating -= 1
                 self._cut_log()

@@ -2,7 +2,10 @@
 import type { TestProject } from "vitest/node";
 import { browserServer } from "./browser.js";
 import { appServer } from "./built-app.js";
-import { Stack } from "./stack.js";
+import { SECOND_VIEW, Stack } from "./stack.js";
+
+/** For the form's selectors; the pictures of the documentation show the preset alone. */
+const VIEWS = process.env["LIVETABLES_SCREENSHOTS"] === undefined ? SECOND_VIEW : "";
 
 declare module "vitest" {
   interface ProvidedContext {
@@ -17,7 +20,7 @@ export default async function setup(project: TestProject): Promise<() => Promise
   const apps = await appServer();
   let stack: Stack;
   try {
-    stack = await Stack.started([apps.origin]);
+    stack = await Stack.started({ origins: [apps.origin], views: VIEWS });
   } catch (error) {
     apps.close();
     await browser.close();

@@ -24,18 +24,24 @@ export const VIEWERS_KEY = "a-key-of-a-viewer";
 const FIRST: Topics = { users: "user", accounts: "account" };
 const SECOND: Topics = { users: "user_2", accounts: "account_2" };
 
-/** For the form's selectors; the pictures of the documentation show the preset alone. */
-const SECOND_VIEW = `
+/** Beside the preset's own view. */
+export const SECOND_VIEW = `
 [views.latest_ui]
 join = "natural"
 left = "users"
 right = "accounts"
 on = "userId"
 `;
-const VIEWS = process.env["LIVETABLES_SCREENSHOTS"] === undefined ? SECOND_VIEW : "";
+
+export interface StackOptions {
+  /** Pages of these are let in, beside the server's own. */
+  readonly origins?: readonly string[];
+  /** What the preset does not have, as TOML. */
+  readonly views?: string;
+}
 
 /** Any free ports, pages from elsewhere, and an old generation that stays long enough to be rolled back to. */
-const config = (origins: readonly string[]): string => `
+const config = ({ origins = [], views = "" }: StackOptions): string => `
 [server]
 origins = ${JSON.stringify(origins)}
 port = 0
@@ -49,7 +55,7 @@ driver_memory_megabytes = 1024
 [generations]
 linger_seconds = 600
 max_lingering = 1
-${VIEWS}`;
+${views}`;
 
 /** What `livetables up` writes for other commands. */
 interface Facts {
@@ -74,15 +80,12 @@ export class Stack {
     this.#up = up;
   }
 
-  /**
-   * Returns when the tables have the records of the first topics; the second topics have others to swap to. Pages of
-   * these origins are let in, beside the server's own.
-   */
-  static async started(origins: readonly string[] = []): Promise<Stack> {
+  /** Returns when the tables have the records of the first topics; the second topics have others to swap to. */
+  static async started(options: StackOptions = {}): Promise<Stack> {
     if (!existsSync(LIVETABLES))
       throw new Error(`there is no ${LIVETABLES}: run \`make check\` once, which sets it up`);
     const directory = mkdtempSync(join(tmpdir(), "livetables-e2e-"));
-    writeFileSync(join(directory, "livetables.toml"), config(origins));
+    writeFileSync(join(directory, "livetables.toml"), config(options));
     const command = [LIVETABLES, "up", "--config", "livetables.toml"];
     const keys = { LIVETABLES_VIEWER_TOKEN: VIEWERS_KEY };
     const up = started(command, {

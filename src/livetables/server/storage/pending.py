@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -226,7 +227,7 @@ class PendingFrames:
                 unstored = batch.changed.get(table, {}) if batch else {}
                 gone = batch.gone.get(table, ()) if batch else ()
                 first = batch.first_rows[table] if batch else None
-                for key in list(recent)[: max(0, len(recent) - RECENT_ROWS_MAX)]:
+                for key in list(islice(recent, max(0, len(recent) - RECENT_ROWS_MAX))):
                     row = recent[key]
                     if row is None:
                         is_stored = key not in gone

@@ -37,7 +37,7 @@ test chaos: export JDK_JAVA_OPTIONS := -XX:TieredStopAtLevel=1
 
 .PHONY: test
 test:
-	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target lint .jars/ready $(PAGE) chromium npm
+	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target lint .jars/ready $(PAGE) packages npm
 	@echo "two runs side by side; the second is shown at the end"
 	@second=$$(mktemp); { \
 		$(BIN)/pytest -p no:cacheprovider -m "$(QUICK)"; quick=$$?; \
@@ -74,7 +74,7 @@ bench: .venv/ready .jars/ready
 	$(BIN)/python -m bench.swap
 
 .PHONY: chaos
-chaos: .venv/ready .jars/ready $(PAGE) chromium npm
+chaos: .venv/ready .jars/ready $(PAGE) packages npm
 	$(BIN)/pytest -m chaos
 	$(BIN)/python -m tests.chaos
 	npm --prefix web run --silent oldest -w e2e
@@ -117,12 +117,14 @@ $(PAGE): web/node_modules/ready $(PAGE_SOURCES)
 	@npm --prefix web run --silent build
 	@touch $@
 
-# The browser that the page is tested in, from the system's packages.
-.PHONY: chromium
-chromium:
-	@command -v chromium >/dev/null || { echo "installing chromium from the system's packages"; \
-		{ apt-get update -qq && apt-get install -qq --yes --no-install-recommends chromium >/dev/null; } \
-		|| { echo "the page is tested in Chromium: install the package chromium (as root)"; exit 1; }; }
+# What the tests take from the system's packages: the browser for the page, and the library that sets clocks.
+.PHONY: packages
+packages:
+	@missing=$$(command -v chromium >/dev/null || echo chromium; \
+		compgen -G "/usr/lib/*/faketime/libfaketimeMT.so.1" >/dev/null || echo libfaketime); \
+	test -z "$$missing" || { echo "installing from the system's packages:" $$missing; \
+		{ apt-get update -qq && apt-get install -qq --yes --no-install-recommends $$missing >/dev/null; } \
+		|| { echo "the tests need more of the system's packages: install (as root)" $$missing; exit 1; }; }
 
 .jars/ready: src/livetables/jvm/jars.sha256 $(wildcard src/livetables/jvm/java/*.java) requirements.lock | .venv/ready
 	@command -v javac >/dev/null || test -x "$$JAVA_HOME/bin/javac" || { echo "two classes are compiled for Spark: install a JDK 17 (openjdk-17-jdk-headless)"; exit 1; }

@@ -85,7 +85,7 @@ def run_step(subject: Subject, step: Step) -> tuple[list[Injected], list[str]]:
 def has_recovered(subject: Subject) -> bool:
     """Wait until every record that was sent by now is shown, and the next ones: a dead broker takes none.
 
-    After a swap meanwhile, the records are others.
+    After a swap meanwhile, the records are others; after retention meanwhile, they are fewer.
     """
     pointing, deadline = subject.system.now, time.monotonic() + SECONDS_MAX
     wanted = subject.records_sent() + NEXT_RECORDS
@@ -93,6 +93,7 @@ def has_recovered(subject: Subject) -> bool:
         if time.monotonic() > deadline or subject.feeder.failure:
             return False
         time.sleep(RECOVERED_SECONDS)
+        wanted = min(wanted, subject.records_sent() + NEXT_RECORDS)
         if subject.system.now != pointing:
             pointing, wanted = subject.system.now, subject.records_sent()
     return True

@@ -24,6 +24,7 @@ from livetables.local.broker import HOST, Broker, Ports
 from livetables.local.ports import free_ports
 from livetables.model.errors import LivetablesError
 from tests.chaos.clients import Client, Clients, Follower, Page, Reader
+from tests.chaos.clocks import Clock
 from tests.chaos.disks import mounted
 from tests.chaos.links import Link
 from tests.chaos.supervisor import Supervisor
@@ -103,8 +104,14 @@ KEY_LENGTHS = {"users_ui": 2, "accounts_ui": 2, "final_ui": 4, "dead_letters": 4
 class Subject:
     """A running system with known records and watching clients."""
 
-    def __init__(self, system: System, links: Mapping[LinkName, Link], mounts: Mapping[str, bool]) -> None:
-        self.system, self.links, self.mounts = system, links, mounts
+    def __init__(
+        self,
+        system: System,
+        links: Mapping[LinkName, Link],
+        mounts: Mapping[str, bool],
+        clocks: Mapping[str, Clock],
+    ) -> None:
+        self.system, self.links, self.mounts, self.clocks = system, links, mounts, clocks
         self.supervisor = Supervisor(system)
         self.clients = Clients([])
         self.fed = {system.now.users, system.now.accounts}
@@ -291,7 +298,16 @@ def running(chance: random.Random, kept: Path | None = None, pages: int = PAGES)
             kept.mkdir(parents=True, exist_ok=True)
             stack.callback(_keep_logs, directory, kept)
         broker = stack.enter_context(TwoWayBroker())
-        system = stack.enter_context(System(directory, broker, chance, SETTINGS, SERVER_SETTINGS))
+        clocks = {name: Clock(temporary / f"{name}.clock") for name in ("server", "jvm")}
+        system = stack.enter_context(
+            System(
+                directory,
+                broker,
+                chance,
+                {**SETTINGS, **clocks["jvm"].java_home(temporary / "java")},
+                {**SERVER_SETTINGS, **clocks["server"].settings},
+            )
+        )
         server = system.server
         links: dict[LinkName, Link] = {
             "frames": Link((PIPELINE_HOST, server.port), (HOST, server.port)),
@@ -302,7 +318,7 @@ def running(chance: random.Random, kept: Path | None = None, pages: int = PAGES)
         }
         for link in links.values():
             stack.enter_context(link)
-        subject = Subject(system, links, mounts)
+        subject = Subject(system, links, mounts, clocks)
         server.start()
         system.pipeline.start(
             LIVETABLES_PIPELINE_SERVER=f"grpc://{PIPELINE_HOST}:{server.flight_port}",

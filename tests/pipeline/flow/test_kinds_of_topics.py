@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from livetables.local.broker import Broker
 from livetables.model.spec import GenerationSpec, Table, record_position
-from livetables.pipeline.flow.modes import Mode
+from livetables.pipeline.flow.modes import PARTITIONS_MAX, Mode
 from tests.support.kafka import WAIT_SECONDS, Record, create_topic, end_offsets, produce, unique_topic, wait_until
 from tests.support.pipeline import USER_COLUMNS, Engine
 from tests.support.server import ServerProcess
@@ -22,7 +22,7 @@ from tests.support.server import ServerProcess
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
 MODES = [pytest.param("micro_batch", marks=pytest.mark.chaos), "real_time"]
-PARTITIONS = 100
+PARTITIONS: Mapping[Mode, int] = {"micro_batch": 1000, "real_time": PARTITIONS_MAX}
 START = 1_700_000_000_000  # the time of the first record, in ms
 LARGE_BYTES = 10 * 1024 * 1024
 CLEAN_SECONDS = 90.0  # the broker's cleaner looks every 15 s
@@ -165,11 +165,12 @@ def test_where_the_broker_sets_the_time_rows_have_it(
 def test_a_topic_may_have_many_partitions(
     spark: SparkSession, broker: Broker, server: ServerProcess, tmp_path: Path, mode: Mode
 ) -> None:
-    topic = new_topic(broker, PARTITIONS)
-    send(broker, topic, PARTITIONS * 3, partitions=PARTITIONS)
+    partitions = PARTITIONS[mode]
+    topic = new_topic(broker, partitions)
+    send(broker, topic, partitions * 3, partitions=partitions)
     with opened(spark, server, broker, tmp_path, topic) as engine:
         engine.start(mode)
-        engine.settle(PARTITIONS * 3)
+        engine.settle(partitions * 3)
         assert in_table(engine) == in_kafka(broker.bootstrap_servers, topic)
 
 

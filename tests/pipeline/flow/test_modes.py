@@ -51,6 +51,14 @@ def test_a_backlog_is_read_in_micro_batches_until_it_is_small(lag: int, mode: st
     assert ModeChoice().next(0.0, lag, 0.0) == mode
 
 
+def test_more_partitions_than_real_time_can_follow_are_read_in_micro_batches() -> None:
+    choice = ModeChoice(partitions_max=400)
+    assert choice.next(0.0, 0, 0.0, partitions=400) == "real_time"
+    assert choice.next(1.0, 0, 0.0, partitions=401) == "micro_batch", "some were added"
+    assert choice.next(2.0, 0, 0.0, partitions=401) == "micro_batch"
+    assert ModeChoice().next(0.0, 0, 0.0, partitions=100_000) == "real_time", "a cluster may have room for them"
+
+
 def test_a_lag_of_a_moment_is_small_however_many_records_come() -> None:
     rate = 10.0 * LAG_SMALL
     assert ModeChoice().next(0.0, int(LAG_SECONDS_SMALL * rate), rate) == "real_time"

@@ -8,8 +8,9 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from livetables.jvm.java_errors import JAVA_ERRORS
+from livetables.jvm.session import is_one_process
 from livetables.kafka.topics import Topic
-from livetables.pipeline.flow.modes import Mode, ModeChoice, batch_seconds
+from livetables.pipeline.flow.modes import PARTITIONS_MAX, Mode, ModeChoice, batch_seconds
 from livetables.pipeline.generations.context import GenerationContext
 from livetables.pipeline.generations.health import Health, Step, next_step
 from livetables.pipeline.generations.progress import Progress
@@ -44,7 +45,7 @@ class RunningGeneration:
         self._context = context
         self._query: QueryRun | None = None
         self._url = ""  # of the server, for its frames
-        self._choice = ModeChoice()
+        self._choice = ModeChoice(PARTITIONS_MAX if is_one_process(context.config.pipeline.master) else None)
 
     def move(self, event: Event) -> None:
         self.state = next_state(self.state, event)
@@ -72,8 +73,7 @@ class RunningGeneration:
     def record_death(self) -> None:
         """Record why its query died, and when to restart it."""
         assert self._query
-        partitions = sum(len(topic.ends) for topic in self.progress.seen.values())
-        self.health = self.health.died(self._query.death(partitions), time.monotonic())
+        self.health = self.health.died(self._query.death(self.progress.partitions), time.monotonic())
         self._query = None
 
     def mark_outdated(self, reason: str) -> None:
@@ -147,7 +147,7 @@ class RunningGeneration:
         """Choose the mode that its query should read in."""
         now, lag, rate = time.monotonic(), self.progress.lag, self.progress.records_per_second
         if self.state not in BUILDS or self.has_read_all or (self.health.starts == 0 and self.progress.is_counted):
-            self._choice.next(now, lag, rate)
+            self._choice.next(now, lag, rate, self.progress.partitions)
         elif self.progress.is_uncertain(is_real_time=self._choice.mode == "real_time"):
             self._choice.leave_real_time()
         self.health = replace(self.health, next_mode=self._choice.mode)

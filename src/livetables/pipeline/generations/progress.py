@@ -144,6 +144,11 @@ class Progress:
         return targets.beginnings if from_beginning else targets.ends
 
     @property
+    def partitions(self) -> int:
+        """How many partitions its topics have."""
+        return sum(len(topic.ends) for topic in self.seen.values())
+
+    @property
     def records_sent(self) -> int:
         """How many records its topics have had, by where they ended as of the last check."""
         return sum(end for topic in self.seen.values() for end in topic.ends.values())

@@ -45,3 +45,9 @@ def test_spark_listens_on_loopback_only(spark: SparkSession) -> None:
 @pytest.mark.usefixtures("spark")
 def test_ctrl_c_stays_with_the_program() -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.spark
+def test_a_slot_is_not_a_thread(spark: SparkSession) -> None:
+    threads = spark._jvm.java.lang.Thread.getAllStackTraces().keySet()  # type: ignore[union-attr]
+    assert len(threads) < SLOTS / 4, "threads that wait cost memory and none of them is of use"

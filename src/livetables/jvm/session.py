@@ -76,6 +76,8 @@ LOCAL_ONLY: Mapping[str, str] = {
     ),
     # There are no other machines to be near to.
     "spark.locality.wait": "0",
+    # Threads for the messages between driver and tasks: one for each slot otherwise, and each of them takes memory.
+    "spark.rpc.netty.dispatcher.numThreads": "8",
 }
 
 # What Spark's own pages and logs hide by its name, beside whatever a user keeps secret.
@@ -93,9 +95,14 @@ JVM_OPTIONS = "-Xss16m -XX:+UseParallelGC -XX:MetaspaceSize=256m -XX:+ExitOnOutO
 SLOTS = 1024
 
 
+def is_one_process(master: str) -> bool:
+    """Return whether a `master` runs all tasks in the driver's own JVM."""
+    return re.match(r"local(\[|$)", master) is not None
+
+
 def with_room(master: str) -> str:
     """Return a `master` on this machine with a slot for every task; others unchanged."""
-    return f"local[{SLOTS}]" if re.match(r"local(\[|$)", master) else master
+    return f"local[{SLOTS}]" if is_one_process(master) else master
 
 
 def session_settings(
@@ -119,7 +126,7 @@ def session_settings(
     }
     if master.startswith("local"):
         settings |= ONE_MACHINE
-    if re.match(r"local(\[|$)", master):
+    if is_one_process(master):
         settings |= LOCAL_ONLY
         settings["spark.driver.extraClassPath"] = os.pathsep.join([str(HADOOP_DEFAULTS), *jars])
     else:

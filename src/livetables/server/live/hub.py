@@ -180,7 +180,8 @@ class Hub:
         while True:
             await viewport.news.wait()
             viewport.news.clear()
-            viewport.reading_seconds, started = 0.0, time.monotonic()
+            started = time.monotonic()
+            viewport.reading_seconds = comparing_seconds = 0.0
             state: State | RequestError | None
             try:
                 state = self._from_window(viewport)

@@ -9,8 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from random import Random
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -19,7 +17,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from livetables.config.settings import Secret
-from livetables.kafka.clients import Clients, instant
+from livetables.kafka.clients import ADMIN, Clients, instant
 from livetables.kafka.redaction import Redaction
 from livetables.kafka.topics import (
     ControlRecord,
@@ -37,6 +35,7 @@ from tests.support.kafka import Record, create_topic, delete_topic, end_offsets,
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
+ACL = "org.apache.kafka.common.acl"
 OAUTH = "org.apache.kafka.common.security.oauthbearer"
 NOON_MS = 1_700_000_000_000
 NOON = datetime.fromtimestamp(NOON_MS / 1000, UTC)
@@ -203,23 +202,28 @@ def test_a_secret_is_redacted_whole_and_in_its_parts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("operations", "partitions", "problem", "kind"),
+    ("operations", "leaders", "problem", "kind"),
     [
-        (["DESCRIBE"], [object()], "is not authorised for this client", TopicError),
+        (["DESCRIBE"], [True], "is not authorised for this client", TopicError),
         (["DESCRIBE", "READ"], [], "without a leader", PassingTopicError),
-        (None, [None], "without a leader", PassingTopicError),
+        (None, [True, False], "without a leader", PassingTopicError),
     ],
 )
 def test_a_topic_that_cannot_be_read_says_why(
-    spark: SparkSession, operations: list[str] | None, partitions: list[Any], problem: str, kind: type[TopicError]
+    spark: SparkSession, operations: list[str] | None, leaders: list[bool], problem: str, kind: type[TopicError]
 ) -> None:
-    description = SimpleNamespace(
-        name=lambda: "user",
-        authorizedOperations=lambda: operations,
-        partitions=lambda: [SimpleNamespace(leader=lambda leader=leader: leader) for leader in partitions],
-    )
+    clients = Clients(spark, {})
+    java = clients._java
+    broker = java("org.apache.kafka.common.Node")(1, "127.0.0.1", 9092)
+    partition, operation = java("org.apache.kafka.common.TopicPartitionInfo"), java(f"{ACL}.AclOperation")
+    partitions = [
+        partition(number, broker if has_leader else None, java.listed([broker]), java.listed([]))
+        for number, has_leader in enumerate(leaders)
+    ]
+    allowed = None if operations is None else java("java.util.HashSet")(java.listed(map(operation.valueOf, operations)))
+    description = java(f"{ADMIN}.TopicDescription")("user", False, java.listed(partitions), allowed)
     with pytest.raises(TopicError, match=problem) as error:
-        Clients(spark, {})._ask_offsets(None, description)
+        clients._ask_offsets(None, description)
     assert error.type is kind
 
 

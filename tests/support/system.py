@@ -241,10 +241,10 @@ class System:
 
     # Records
 
-    def new_topic(self, side: Side, count: int = 60) -> LiveTopic:
+    def new_topic(self, side: Side, count: int = 60, partitions: int = 2) -> LiveTopic:
         """A topic with records."""
-        topic = LiveTopic(self.bootstrap, side, unique_topic(side))
-        create_topic(self.bootstrap, topic.name, config=ANY_TIME)
+        topic = LiveTopic(self.bootstrap, side, unique_topic(side), partitions=partitions)
+        create_topic(self.bootstrap, topic.name, partitions, config=ANY_TIME)
         self.topics[topic.name] = topic
         topic.send(marked_values(topic, self.chance, count), self.chance)
         return topic

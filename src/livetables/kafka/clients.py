@@ -69,6 +69,11 @@ CLIENTS: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "producer": ("org.apache.kafka.clients.producer.KafkaProducer", PRODUCER_PROPERTIES),
 }
 
+# An answer about a thousand partitions is taken as Java's text: a call for each of its values would take seconds.
+NO_LEADER = "leader=null,"
+OFFSET = re.compile(r"-([0-9]+)=ListOffsetsResultInfo\(offset=([0-9]+),")
+ASKED_MAX = 100  # topics whose questions are kept
+
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 Before = TypeVar("Before")
 After = TypeVar("After")
@@ -206,6 +211,7 @@ class Clients:
         self._failures: dict[str, BaseException] = {}  # why a client could not be made, until it can
         self._refused: set[str] = set()  # clients that were not let in, and have to log in anew
         self._closed = False
+        self._asked: dict[tuple[str, int], tuple[Any, Any]] = {}  # by topic and its number of partitions
 
     def look(self, names: Iterable[str], deadline: float) -> dict[str, Topic | TopicError]:
         """The topics, or what is wrong with each. A step is asked for all before the next: none holds another up."""
@@ -321,37 +327,44 @@ class Clients:
         asked = admin.describeTopics(self._java.listed([name]), options.includeAuthorizedOperations(True))
         return asked.topicNameValues()[name]
 
-    def _ask_offsets(self, admin: Any, description: Any) -> tuple[Any, dict[int, Any], dict[int, Any]]:
+    def _ask_offsets(self, admin: Any, description: Any) -> tuple[Any, Any, Any]:
         name = description.name()
         allowed = {str(operation) for operation in description.authorizedOperations() or ()}
         if allowed and "READ" not in allowed:
             raise self.error(name, ["TopicAuthorizationException"])
-        partitions = list(description.partitions())
+        partitions = description.partitions()
         # To ask for the offsets of such a partition would take all the time there is.
-        if not partitions or any(partition.leader() is None for partition in partitions):
+        if partitions.isEmpty() or NO_LEADER in partitions.toString():
             raise self.error(name, ["LeaderNotAvailableException"])
-        create, offset = self._java("org.apache.kafka.common.TopicPartition"), self._java(f"{ADMIN}.OffsetSpec")
-        places = {partition.partition(): create(name, partition.partition()) for partition in partitions}
-        return (
-            description,
-            self._ask_offset(admin, places, offset.earliest()),
-            self._ask_offset(admin, places, offset.latest()),
-        )
-
-    def _ask_offset(self, admin: Any, places: Mapping[int, Any], offset: Any) -> dict[int, Any]:
-        """Futures of an offset of each partition, the end as far as the reader's isolation lets it read."""
-        isolation = self._properties["isolation.level"].upper()
+        isolation = self._properties["isolation.level"].upper()  # the end is as far as it lets the reader read
         level = self._java("org.apache.kafka.common.IsolationLevel").valueOf(isolation)
-        wanted = self._java.mapped((place, offset) for place in places.values())
-        asked = admin.listOffsets(wanted, self._java(f"{ADMIN}.ListOffsetsOptions")(level))
-        return {number: asked.partitionResult(place) for number, place in places.items()}
+        options = self._java(f"{ADMIN}.ListOffsetsOptions")(level)
+        first, last = self._questions(name, partitions.size())
+        return description, admin.listOffsets(first, options).all(), admin.listOffsets(last, options).all()
 
-    def _topic(self, description: Any, beginnings: dict[int, Any], ends: dict[int, Any], deadline: float) -> Topic:
+    def _questions(self, topic: str, partitions: int) -> tuple[Any, Any]:
+        """What to ask for the first and the last offsets. Made once for a topic: it is a call for each partition."""
+        made = self._asked.get((topic, partitions))
+        if made is None:
+            create, offset = self._java("org.apache.kafka.common.TopicPartition"), self._java(f"{ADMIN}.OffsetSpec")
+            places = [create(topic, number) for number in range(partitions)]
+            first, last = offset.earliest(), offset.latest()
+            made = (
+                self._java.mapped((each, first) for each in places),
+                self._java.mapped((each, last) for each in places),
+            )
+            if len(self._asked) >= ASKED_MAX:
+                self._asked.clear()
+            self._asked[topic, partitions] = made
+        return made
+
+    def _topic(self, description: Any, first: Any, last: Any, deadline: float) -> Topic:
+        partitions = description.partitions().size()
         return Topic(
             description.name(),
             description.topicId().toString(),
-            {number: self._answer(future, deadline).offset() for number, future in beginnings.items()},
-            {number: self._answer(future, deadline).offset() for number, future in ends.items()},
+            offsets_in(self._answer(first, deadline).toString(), partitions),
+            offsets_in(self._answer(last, deadline).toString(), partitions),
         )
 
     def _answer(self, future: Any, deadline: float) -> Any:
@@ -443,6 +456,13 @@ class ClientsOwner:
 
     def close(self) -> None:
         self._clients.close()
+
+
+def offsets_in(text: str, partitions: int) -> dict[int, int]:
+    """The offsets by partition in Java's text of the answer about a topic."""
+    found = {int(number): int(offset) for number, offset in OFFSET.findall(text)}
+    assert len(found) == partitions, f"this version of Kafka's client is not known: it answers {text[:200]}"
+    return found
 
 
 def ready(making: Making, deadline: float) -> Any:

@@ -18,6 +18,7 @@ from urllib.request import urlopen
 import pytest
 
 from livetables.local.broker import Broker
+from livetables.pipeline.flow.modes import PARTITIONS_MAX
 from tests.chaos.kills import CELLS, SETTINGS, check_settled, kill_while_switching
 from tests.chaos.messages import (
     bad_message,
@@ -193,6 +194,31 @@ def test_a_build_of_few_records_starts_in_real_time(system: System) -> None:
     system.wait_for_tables()
     assert [query["mode"] for query in system.pipeline.events("query_started", start)] == ["real_time"]
     assert system.pipeline.events("mode", start) == []
+
+
+@pytest.mark.parametrize("partitions", [PARTITIONS_MAX, pytest.param(1000, marks=pytest.mark.chaos)])
+def test_a_generation_with_more_partitions_than_real_time_can_follow_takes_over_in_micro_batches(
+    system: System, partitions: int
+) -> None:
+    """Those of the other topic come on top."""
+    before = system.now
+    topic = system.new_topic("users", count=2 * partitions, partitions=partitions)
+    start = system.pipeline.log_end()
+    with Watcher(system.server) as watcher:
+        watcher.wait_for_rows()
+        send_pointing(system, replace(before, users=topic.name))
+        system.wait_decided()
+        system.send_records(50, [topic.name])
+        system.wait_for_tables()
+        assert system.outcomes(1) == ["applied"]
+        assert [query["mode"] for query in system.pipeline.events("query_started", start)] == ["micro_batch"]
+        assert system.pipeline.events("mode", start) == []
+        send_pointing(system, before)
+        system.wait_decided()
+        system.wait_for_tables()
+        check_watched(watcher, system)
+    topic.delete()
+    del system.topics[topic.name]
 
 
 def test_a_rollback_returns_to_the_generation_before(system: System, chance: random.Random) -> None:

@@ -56,6 +56,7 @@ def test_more_partitions_than_real_time_can_follow_are_read_in_micro_batches() -
     assert choice.next(0.0, 0, 0.0, partitions=400) == "real_time"
     assert choice.next(1.0, 0, 0.0, partitions=401) == "micro_batch", "some were added"
     assert choice.next(2.0, 0, 0.0, partitions=401) == "micro_batch"
+    assert (choice.at_end(400), choice.at_end(401)) == ("real_time", "micro_batch")
     assert ModeChoice().next(0.0, 0, 0.0, partitions=100_000) == "real_time", "a cluster may have room for them"
 
 

@@ -21,6 +21,7 @@ from livetables.pipeline.generations import generation as running_module
 from livetables.pipeline.generations.checkpoints import Checkpoints
 from livetables.pipeline.generations.context import GenerationContext
 from livetables.pipeline.generations.generation import RunningGeneration
+from livetables.pipeline.generations.query_run import too_few_slots
 from livetables.pipeline.generations.state import Event, to_retire
 from livetables.pipeline.generations.wanted import Wanted
 from livetables.pipeline.main import server_of
@@ -50,6 +51,16 @@ def test_a_clock_that_is_set_makes_no_generation_older_or_younger(monkeypatch: p
     config = GenerationsConfig(linger_seconds=8)
     assert to_retire([(generation, generation.since)], steady[0] + 7.9, config) == []
     assert to_retire([(generation, generation.since)], steady[0] + 8.0, config) == [generation]
+
+
+@pytest.mark.parametrize(
+    ("master", "cure"),
+    [("local[*]", "run Spark on a cluster (pipeline.master)"), ("spark://host:7077", "give the cluster more cores")],
+)
+def test_too_few_slots_name_a_cure_that_this_master_has(master: str, cure: str) -> None:
+    said = too_few_slots(master, 400, 2)
+    assert said.startswith(f"{master} has too few slots: in real time each of the 400 topic partitions and 2 shuffle")
+    assert f"; {cure}, or set " in said
 
 
 def test_what_fails_in_a_batch_is_reported_by_its_root_cause(

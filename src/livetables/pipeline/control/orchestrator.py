@@ -283,7 +283,7 @@ class Orchestrator:
         if build.health.has_query and build.has_read_all:
             self._supervision.look()  # which changes it to real time; it takes over when it follows its topics
         read, to_read = build.records_read, build.progress.records_to_read
-        if build.has_read_all and build.mode == "real_time" and build.is_working():
+        if build.has_read_all and build.is_in_last_mode and build.is_working():
             if not build.is_following and seconds < self._context.config.generations.switch_after_seconds:
                 return
             log_event("caught_up", generation=build.name, records=to_read, seconds=f"{seconds:.1f}")

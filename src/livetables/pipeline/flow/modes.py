@@ -18,7 +18,7 @@ REST_SECONDS, REST_SECONDS_MAX = 15.0, 300.0  # in micro-batches, when real time
 REPLAY_RECORDS_MAX = 2_000_000  # that Spark may have to read again after a crash in real time
 BATCH_SECONDS_MIN = 10
 # Of topics, in one process. In real time each has a task that asks Kafka all the time: on two cores 400 start within a
-# minute, and 1,000 deliver nothing (measured). In micro-batches 1,000 take 40 s at first.
+# minute, and 1,000 deliver nothing (measured).
 PARTITIONS_MAX = 400
 
 
@@ -35,7 +35,7 @@ class ModeChoice:
 
     def next(self, now: float, lag: int, records_per_second: float, partitions: int = 0) -> Mode:
         """Return the mode to read in from now on, given the lag, and how many records come from how many partitions."""
-        if self._partitions_max is not None and partitions > self._partitions_max:
+        if self.at_end(partitions) == "micro_batch":
             self._enter("micro_batch")
             return self.mode
         if self.mode == "micro_batch":
@@ -55,6 +55,11 @@ class ModeChoice:
             self._rest_until = now + min(REST_SECONDS_MAX, REST_SECONDS * 2**self._rests)
             self._rests += 1
         return self.mode
+
+    def at_end(self, partitions: int) -> Mode:
+        """Return the mode in which so many partitions are read at the end of their topics."""
+        is_too_many = self._partitions_max is not None and partitions > self._partitions_max
+        return "micro_batch" if is_too_many else "real_time"
 
     def leave_real_time(self) -> None:
         """Read in micro-batches, after which Spark reports exactly how far it has come, until `next` is called."""

@@ -153,9 +153,14 @@ class RunningGeneration:
         self.health = replace(self.health, next_mode=self._choice.mode)
 
     @property
+    def is_in_last_mode(self) -> bool:
+        """Whether its query reads as it will at the end of its topics: in real time, unless they are too many."""
+        return self.mode == self._choice.at_end(self.progress.partitions)
+
+    @property
     def is_following(self) -> bool:
-        """Whether it keeps up with its topics in real time. In the first seconds of a JVM it does not."""
-        return self.mode == "real_time" and self.is_working() and self.progress.is_near_end
+        """Whether it keeps up with its topics. In the first seconds of a JVM it does not."""
+        return self.is_in_last_mode and self.is_working() and self.progress.is_near_end
 
     @property
     def records_read(self) -> int:

@@ -11,6 +11,7 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
 from livetables.jvm.java_errors import is_of_checkpoint, is_of_lost_records, java_causes, printed, with_causes
+from livetables.jvm.session import is_one_process
 from livetables.kafka.clients import with_own_login
 from livetables.kafka.redaction import Redaction
 from livetables.model.spec import GenerationSpec
@@ -98,7 +99,8 @@ class QueryRun:
             is_lost = refusal[1] != "fenced"
             return Death(cause, f"the server does not have what was delivered to it: {cause}" if is_lost else None)
         if any(TOO_FEW_SLOTS in message for message in messages):
-            return Death(shown_cause(self._context, _too_few_slots(self._context, partitions_read)))
+            shuffle = int(self._context.spark.conf.get("spark.sql.shuffle.partitions") or 0)
+            return Death(too_few_slots(self._context.config.pipeline.master, partitions_read, shuffle))
         cause = shown_cause(self._context, _root_cause(causes))
         trace = _trace(self._context, causes)
         return Death(cause, cause if is_of_lost_records(trace) else None, is_of_checkpoint(trace))
@@ -133,12 +135,13 @@ def _trace(context: GenerationContext, causes: Sequence[Any]) -> str:
     return printed(context.spark, causes[0]) if causes else ""
 
 
-def _too_few_slots(context: GenerationContext, partitions_read: int) -> str:
-    partitions = context.spark.conf.get("spark.sql.shuffle.partitions")
+def too_few_slots(master: str, topic_partitions: int, shuffle_partitions: int) -> str:
+    """Return what to do about a query in real time that has got no slot for some of its tasks."""
+    more = "run Spark on a cluster (pipeline.master)" if is_one_process(master) else "give the cluster more cores"
     return (
-        f"{context.config.pipeline.master} has too few slots: in real time each of the {partitions_read} topic "
-        f"partitions and {partitions} shuffle partitions of every generation that runs needs one; give the cluster "
-        "more cores, or set pipeline.shuffle_partitions and generations.max_lingering lower"
+        f"{master} has too few slots: in real time each of the {topic_partitions} topic partitions and "
+        f"{shuffle_partitions} shuffle partitions of every generation that runs needs one; {more}, or set "
+        "pipeline.shuffle_partitions and generations.max_lingering lower"
     )
 
 

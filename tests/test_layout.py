@@ -114,7 +114,7 @@ TESTED_BY: Mapping[str, str] = {
     "server/live/test_session.py": (
         "server.live.connection server.live.sessions server.live.subscription server.live.websocket"
     ),
-    "server/relays/test_main.py": "server.relays.handover server.relays.messages server.relays.supervisor",
+    "server/relays/test_main.py": "server.relays.handover server.relays.messages",
     "server/storage/test_frames.py": "server.storage.merge",
     "server/storage/test_feed.py": "server.storage.changes",
     "server/storage/test_pending.py": "server.storage.writer",

@@ -80,6 +80,7 @@ class Relays:
         self.keys = tuple(keys)
         self._links: list[_Link] = []
         self._keeping: list[asyncio.Task[None]] = []
+        self._is_stopping = False
 
     async def start(self) -> None:
         """Start them all; return when they are ready, so that the first clients are theirs."""
@@ -96,6 +97,7 @@ class Relays:
 
     async def stop(self) -> None:
         """End them; each closes its clients' connections first."""
+        self._is_stopping = True
         for task in self._keeping:
             task.cancel()
         await asyncio.gather(*self._keeping, return_exceptions=True)
@@ -128,7 +130,7 @@ class Relays:
         return [link for link in self._links if link.is_ready]
 
     async def _keep(self, number: int) -> None:
-        """Keep a relay running. Runs forever."""
+        """Keep a relay running, until they are stopped."""
         loop, waits = asyncio.get_running_loop(), delays(DELAY_SECONDS_MAX)
         while True:
             started = loop.time()
@@ -139,6 +141,8 @@ class Relays:
             except Exception:
                 log.exception("a mistake of the server")
                 cause = "was given up"
+            if self._is_stopping:  # and what failed on the way has taken the place of the cancellation
+                return
             if loop.time() - started >= HEALTHY_SECONDS:
                 waits = delays(DELAY_SECONDS_MAX)
             wait = next(waits)

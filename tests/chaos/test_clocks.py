@@ -27,7 +27,7 @@ for _ in sys.stdin:
     print(time.time(), time.monotonic(), time.monotonic() - started, flush=True)
 """
 JAVA = f"""
-public class Told {{
+public class Clocks {{
     public static void main(String[] arguments) throws Exception {{
         while (System.in.read() >= 0) {{
             long started = System.nanoTime();
@@ -46,8 +46,8 @@ def test_only_the_clock_that_people_read_is_set(language: str, tmp_path: Path) -
     if language == "python":
         command = [sys.executable, "-c", PYTHON]
     else:
-        (tmp_path / "Told.java").write_text(JAVA)
-        command = ["java", "-Xmx128m", str(tmp_path / "Told.java")]
+        (tmp_path / "Clocks.java").write_text(JAVA)
+        command = ["java", "-Xmx128m", str(tmp_path / "Clocks.java")]
     process = subprocess.Popen(
         command, env={**os.environ, **clock.settings}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )

@@ -527,6 +527,31 @@ def test_a_shortage_of_memory_is_reported_and_tried_again(store: Store, monkeypa
     with_hub(store, act)
 
 
+def test_an_error_while_a_window_is_compared_does_not_end_its_viewport(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The error is a fake: none is known."""
+    from_window, is_broken = Hub._from_window, threading.Event()
+
+    def broken(hub: Hub, viewport: Viewport) -> State | None:
+        if is_broken.is_set():
+            raise ValueError("this cannot happen")
+        return from_window(hub, viewport)
+
+    monkeypatch.setattr(Hub, "_from_window", broken)
+
+    async def act(hub: Hub, _: Metrics) -> None:
+        is_broken.set()
+        viewport = hub.subscribe("users_ui", ViewOptions(), lambda: None)
+        await until(lambda: isinstance(viewport.state, RequestError))
+        assert "cannot evaluate a viewport of users_ui" in caplog.text
+        is_broken.clear()
+        store.show(frame(0))
+        await until(lambda: isinstance(viewport.state, State) and viewport.state.total == 1)
+
+    with_hub(store, act)
+
+
 def test_receipts_are_of_the_newest_frame_and_none_of_the_first_window(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

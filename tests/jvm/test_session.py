@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 
 import pytest
 from pyspark.sql import SparkSession
@@ -45,6 +46,19 @@ def test_spark_listens_on_loopback_only(spark: SparkSession) -> None:
 @pytest.mark.usefixtures("spark")
 def test_ctrl_c_stays_with_the_program() -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.spark
+def test_the_machines_clock_does_not_decide_how_long_a_batch_in_real_time_lasts(spark: SparkSession) -> None:
+    """What it would do is in the chaos runs, which set the clock of a JVM."""
+    jvm = spark._jvm
+    assert jvm is not None
+    clock = jvm.org.apache.spark.sql.execution.datasources.v2.LowLatencyClock.getClock()
+    assert clock.getClass().getSimpleName() == "SteadyClock"
+    began, before = clock.getTimeMillis(), time.monotonic()
+    assert abs(began / 1000 - time.time()) < 60, "it starts with the machine's"
+    assert clock.waitTillTime(began + 50) >= began + 50
+    assert time.monotonic() - before >= 0.049
 
 
 @pytest.mark.spark

@@ -169,6 +169,12 @@ def start_session(
     # PySpark takes Ctrl-C for itself and cancels jobs in the middle of a batch; how to stop is the program's decision.
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, on_interrupt)
+    if is_one_process(master):  # the tasks of a cluster compare the driver's clock with their own
+        jvm = spark._jvm
+        assert jvm is not None
+        jvm.org.apache.spark.sql.execution.datasources.v2.LowLatencyClock.setClock(
+            jvm.livetables.MatchOperator.SteadyClock()
+        )
     # Every stop of a query in real time would log some hundred lines. Why a query died, the orchestrator logs.
     spark.sparkContext.setLogLevel("FATAL")
     return spark

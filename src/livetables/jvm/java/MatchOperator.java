@@ -28,6 +28,7 @@ import java.util.Map;
 import java.util.NoSuchElementException;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.locks.LockSupport;
 import java.util.regex.Pattern;
 import org.apache.kafka.clients.consumer.ConsumerInterceptor;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
@@ -64,6 +65,7 @@ import org.apache.spark.sql.streaming.ValueState;
 import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+import org.apache.spark.util.Clock;
 import scala.Tuple2;
 import scala.jdk.javaapi.CollectionConverters;
 
@@ -1039,6 +1041,32 @@ public final class MatchOperator extends StatefulProcessor<String, byte[], byte[
         buffer = ByteBuffer.allocate(capacity).put(buffer.array(), 0, buffer.position());
       }
       return buffer;
+    }
+  }
+
+  /**
+   * The time at the start of the JVM and what has passed since, whatever becomes of the machine's clock. By Spark's own
+   * clock in real time, a batch that begins while the machine's is ahead ends when that time has really come.
+   */
+  public static final class SteadyClock implements Clock {
+    private final long startMs = System.currentTimeMillis(), startNanos = System.nanoTime();
+
+    @Override
+    public long getTimeMillis() {
+      return startMs + (System.nanoTime() - startNanos) / 1_000_000;
+    }
+
+    @Override
+    public long nanoTime() {
+      return System.nanoTime();
+    }
+
+    @Override
+    public long waitTillTime(long targetMs) {
+      for (long left; (left = targetMs - getTimeMillis()) > 0;) {
+        LockSupport.parkNanos(left * 1_000_000);
+      }
+      return getTimeMillis();
     }
   }
 

@@ -1,7 +1,7 @@
 """The writer keeps what the server has not stored, and sends it again to one that has lost it.
 
 The server here is a fake, because a real one cannot be made to lose exactly these frames: it shows frames at once,
-stores those that it is asked to, and forgets the others and all unfinished ones when it is restarted.
+stores those that it is told to, and forgets the others and all unfinished ones when it is restarted.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -28,7 +29,10 @@ from tests.support.kafka import wait_until
 pytestmark = pytest.mark.spark
 
 PLAN = plan_json(GenerationSpec((Table("numbers", "number", (Column("n", "int64"),), "numbers_ui"),), ()))
-OWN, KEPT_FRAMES = 0, 64
+OWN, DEAD = 0, 1
+KEPT_FRAMES = 64
+LARGE_BYTES = 32 << 20  # of a record
+PAUSE_SECONDS = 2  # longer than a writer waits until it asks for what is on disk
 MANY_ROWS = 1 << 20  # more bytes in a frame than are kept
 
 
@@ -36,6 +40,12 @@ def event(number: int, *, is_whole: bool = True) -> bytes:
     """A record as MatchOperator emits it: it is a row of its table, and nothing else."""
     values = struct.pack(">bq", 1, number)
     return struct.pack(">biiqqi", is_whole, 0, 0, record_id(0, number), number, len(values)) + values + bytes([OWN])
+
+
+def dead_event(number: int, size: int) -> bytes:
+    """A record that could not be parsed, of so many bytes."""
+    head = struct.pack(">biiqqi", True, 0, 0, record_id(0, number), number, 0)
+    return head + bytes([DEAD]) + struct.pack(">i", size) + bytes(size)
 
 
 def wide_event(number: int) -> bytes:
@@ -64,6 +74,11 @@ class FakeServer:
         with self.lock:
             self.shown, self.staged = [], []
 
+    def store(self) -> None:
+        """Store what is shown, without being asked."""
+        with self.lock:
+            self.stored, self.shown = [*self.stored, *self.shown], []
+
     def take(self, part: FramePart) -> tuple[int, dict[str, Any]]:
         with self.lock:
             self.parts.append(part)
@@ -83,8 +98,19 @@ class FakeServer:
 
 
 def numbers_of(part: FramePart) -> list[int]:
-    numbers: list[int] = [number for stream in part.streams for number in stream.rows()["n"].to_pylist()]
-    return numbers
+    columns = {"numbers_ui": "n", "dead_letters": "_id"}
+    return [number for stream in part.streams for number in stream.rows()[columns[stream.table]].to_pylist()]
+
+
+def arrow_bytes(spark: SparkSession) -> int:
+    """How much memory the frames of all writers have."""
+    jvm = spark._jvm
+    assert jvm is not None
+    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    memory = loader.loadClass("livetables.FrameWriter").getDeclaredField("MEMORY")
+    memory.setAccessible(True)
+    allocated: int = memory.get(None).getAllocatedMemory()
+    return allocated
 
 
 @contextmanager
@@ -177,6 +203,51 @@ def test_what_a_restarted_server_has_lost_is_sent_again_in_order(spark: SparkSes
         server.restart()
         writer.close(None)
     assert [numbers for _, numbers in server.stored if numbers] == [[number] for number in range(6)]
+
+
+def test_what_a_restarted_server_has_lost_is_sent_again_although_nothing_else_comes(spark: SparkSession) -> None:
+    server = FakeServer()
+    with writer_to(spark, server) as writer:
+        for number in range(3):
+            send(writer, server, number)
+        server.restart()
+        wait_until(lambda: server.numbers == [0, 1, 2], "all are there again")
+        server.store()
+        asked = len(server.parts)
+        wait_until(lambda: len(server.parts) > asked, "the writer has asked what is on disk")
+        asked = len(server.parts)
+        time.sleep(PAUSE_SECONDS)  # not a wait: nothing comes in it
+        assert len(server.parts) == asked
+        writer.close(None)
+    assert server.numbers == [0, 1, 2]
+
+
+def test_a_record_in_parts_is_whole_when_it_is_shown_although_its_parts_come_slowly(spark: SparkSession) -> None:
+    """The writer does not ask for what came before it meanwhile: that would end its frame."""
+    server = FakeServer()
+    with writer_to(spark, server) as writer:
+        send(writer, server, 1)
+        writer.process(wide_event(2))
+        wait_until(lambda: len(server.staged) == 1, "a part is staged")
+        time.sleep(PAUSE_SECONDS)  # not a wait: that it takes so long is what is tried
+        assert len(server.staged) == 1
+        writer.process(event(2))
+        wait_until(lambda: server.staged == [], "it is whole")
+        writer.close(None)
+    assert server.numbers == [1, *[2] * 20_002]
+
+
+def test_a_large_record_takes_no_memory_when_it_has_been_sent(spark: SparkSession) -> None:
+    server = FakeServer()
+    before = arrow_bytes(spark)
+    with writer_to(spark, server) as writer:
+        for number in range(2):  # in both of its frames
+            writer.process(dead_event(number, LARGE_BYTES))
+            wait_until(lambda: number in server.numbers, "it is shown")  # noqa: B023
+        for number in range(2, 4):
+            send(writer, server, number)
+        assert arrow_bytes(spark) - before < LARGE_BYTES / 8
+        writer.close(None)
 
 
 def test_no_more_frames_are_kept_than_may_be(spark: SparkSession) -> None:

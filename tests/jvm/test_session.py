@@ -63,5 +63,9 @@ def test_the_machines_clock_does_not_decide_how_long_a_batch_in_real_time_lasts(
 
 @pytest.mark.spark
 def test_a_slot_is_not_a_thread(spark: SparkSession) -> None:
-    threads = spark._jvm.java.lang.Thread.getAllStackTraces().keySet()  # type: ignore[union-attr]
-    assert len(threads) < SLOTS / 4, "threads that wait cost memory and none of them is of use"
+    """Of those for the messages between driver and tasks: Spark would make one for each slot."""
+    jvm = spark._jvm
+    assert jvm is not None
+    names = [thread.getName() for thread in jvm.java.lang.Thread.getAllStackTraces().keySet()]
+    dispatchers = [name for name in names if name.startswith("dispatcher-event-loop")]
+    assert 0 < len(dispatchers) <= 8, "threads that wait cost memory and none of them is of use"

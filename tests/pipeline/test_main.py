@@ -56,6 +56,14 @@ def test_a_directory_of_that_name_without_the_marker_is_refused_and_stays(tmp_pa
     assert theirs.exists()
 
 
+def test_a_place_where_no_directory_can_be_is_named(tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("a file")
+    expected = re.escape(f"{tmp_path / 'data' / 'livetables-spark'}")
+    with pytest.raises(SetupError, match=expected) as refusal, _own_directory(_config(tmp_path / "data")):
+        pass
+    assert "pipeline.checkpoint_directory" in refusal.value.cure
+
+
 def test_one_pipeline_at_a_time_works_on_a_directory(tmp_path: Path) -> None:
     with _own_directory(_config(tmp_path)) as directory:
         assert directory

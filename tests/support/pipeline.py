@@ -83,6 +83,10 @@ class Served:
             return sum(stored.records.values())
         return sum(stored.rows[name] for name in [*(table.publish for table in self.spec.tables), "dead_letters"])
 
+    def positions(self) -> Mapping[str, Mapping[int, int]]:
+        """How far it is in its topics, by table: the next offset of each partition."""
+        return self._sink.positions()[self.generation]
+
     def rows(self, table: str, _generation: str | None = None) -> list[dict[str, Any]]:
         """All rows of a table. The server shows published tables, so this generation is published from now on."""
         self.publish()
@@ -138,7 +142,7 @@ class Engine(Served):
     ) -> StreamingQuery:
         """Start the query, or start it again where it was: as the orchestrator does it."""
         self.stop()
-        if not self._checkpoints.has_commits(self.generation):
+        if not self.has_commits():
             self._checkpoints.remove_state(self.generation)
         self.query = start_generation(
             self._spark,
@@ -169,6 +173,10 @@ class Engine(Served):
         self.check()
         assert self.query is not None
         return bool(self.query.status["isTriggerActive"])
+
+    def has_commits(self) -> bool:
+        """Whether a batch has ended, so that the state can be read."""
+        return self._checkpoints.has_commits(self.generation)
 
     def records_in_state(self, table: int) -> int:
         """How many records of a table the operator keeps, at the end of the last batch."""

@@ -21,7 +21,7 @@ from livetables.pipeline.flow.modes import Mode
 from tests.support.driver import Driver
 from tests.support.kafka import wait_until
 from tests.support.pipeline import Engine, Served, Stage, random_records
-from tests.support.server import ServerProcess
+from tests.support.server import LiveClient, ServerProcess
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
@@ -29,6 +29,7 @@ ALL_JOINS: list[JoinType] = ["inner", "left", "natural", "asof"]
 MODES: list[Mode] = ["micro_batch", "real_time"]
 CLUSTER = "local-cluster[2,8,1024]"  # two real executor processes
 BOUNDARY_SECONDS = 5  # as short as Spark allows
+LOST_MIN, TRIES_MAX = 2, 20
 
 
 @pytest.fixture
@@ -216,6 +217,36 @@ def test_a_server_killed_while_frames_come_has_everything_in_the_end(
                 server.kill()
                 server.start()
         check_engine(stage, engine)
+
+
+def test_what_a_killed_server_had_only_shown_comes_back_although_no_other_record_comes(
+    spark: SparkSession, broker: Broker, tmp_path: Path, chance: random.Random
+) -> None:
+    """It is killed as soon as a client sees the record, until that was before it was on disk."""
+    stage = Stage.open(broker.bootstrap_servers)
+
+    def killed_after_a_record(server: ServerProcess) -> None:
+        with LiveClient(server.websocket) as client:
+            client.subscribe(1, "users_ui")
+            client.receive_type("snapshot")
+            stage.send([("users", chance.randrange(2), 1_700_000_000_000, b'{"userId":"u"}')])
+            client.receive_until(lambda _: client.windows[1].total == len(stage.sent), "record", 60)
+            server.kill()
+
+    with (
+        ServerProcess(tmp_path) as server,
+        stage.engine(spark, server, ["left"], tmp_path / "checkpoint") as engine,
+    ):
+        engine.publish()
+        engine.start("real_time")
+        lost = 0
+        while lost < LOST_MIN:
+            assert len(stage.sent) < TRIES_MAX, "it is always killed too late"
+            killed_after_a_record(server)
+            server.start()
+            lost += engine.count() < len(stage.sent)
+            engine.settle(len(stage.sent))
+        assert stage.lasting_differences(engine, ["left"]) == {}
 
 
 class Tended(Engine):

@@ -35,7 +35,7 @@ def source_reports(spark: SparkSession, stage: Stage, engine: Engine, server: Se
     for table in engine.spec.tables:
         topic = seen[table.topic]
         assert isinstance(topic, Topic)
-        reports.append(SourceReport(table.publish, table.topic, lag_of(topic, positions[table.name], {}, {})))
+        reports.append(SourceReport(table.publish, table.topic, lag_of(topic, positions[table.name], {})))
     return reports
 
 

@@ -170,3 +170,33 @@ def test_tables_with_limits_are_what_plain_sql_over_the_newest_records_says(
 
         wait_until(is_trimmed, "the state has the records that are kept alone")
         assert stage.lasting_differences(engine, joins) == {}
+
+
+@pytest.mark.spark
+@pytest.mark.kafka
+def test_old_records_leave_the_state_by_the_clock_of_real_time(
+    spark: SparkSession, broker: Broker, server: ServerProcess, tmp_path: Path
+) -> None:
+    """While the machine's clock is a day ahead of it, as if somebody had set that one."""
+    jvm = spark._jvm
+    assert jvm is not None
+    time = jvm.org.apache.spark.sql.execution.datasources.v2.LowLatencyClock
+    before = time.getClock()
+    clock = jvm.org.apache.spark.util.ManualClock(before.getTimeMillis() - 24 * 3600 * 1000)
+    stage = Stage.open(broker.bootstrap_servers)
+    stage.limits = {"accounts": Limit(5, 3600)}
+    with patch.object(plan, "SWEEP_SECONDS", 1), stage.engine(spark, server, ["inner"], tmp_path) as engine:
+        time.setClock(clock)
+        try:
+            stage.send(random_records(random.Random(7), 100))
+            engine.start("real_time", batch_seconds=5)
+            engine.settle(len(stage.sent))
+
+            def is_trimmed() -> bool:
+                clock.advance(6000)  # a batch ends, and with it what the state has can be read
+                return engine.has_commits() and engine.records_in_state(1) == 5
+
+            wait_until(is_trimmed, "the state has the records that are kept alone")
+        finally:
+            time.setClock(before)
+        assert stage.lasting_differences(engine, ["inner"]) == {}

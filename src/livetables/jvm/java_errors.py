@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
@@ -17,6 +17,23 @@ def java_causes(error: BaseException) -> list[Any]:
     return list(
         with_causes(error.java_exception if isinstance(error, Py4JJavaError) else getattr(error, "_origin", None))
     )
+
+
+def root_cause(causes: Sequence[Any]) -> str:
+    """Return the root cause in one sentence: the name of its class and the first line of its message."""
+    name, text = causes[-1].getClass().getSimpleName(), causes[-1].getMessage() or ""
+    return f"{name}: {first_line(text)}".removesuffix(": ")
+
+
+def cause_of(error: BaseException) -> str:
+    """Return the root cause of an error in one sentence, whether it is Java's or Python's."""
+    causes = java_causes(error)
+    return root_cause(causes) if causes else first_line(str(error))
+
+
+def first_line(text: str) -> str:
+    """Return the first line of a text that is not blank."""
+    return next((line.strip() for line in text.splitlines() if line.strip()), "")
 
 
 def with_causes(throwable: Any) -> Iterator[Any]:

@@ -58,6 +58,8 @@ ANYWHERE: Mapping[str, str] = {
     "spark.kafka.consumer.cache.evictorThreadRunInterval": "15s",  # which looks at a few only each time
     # A batch without records would only delay the next one with records.
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+    # A query that does not end when it is stopped ends the process, which is then restarted: nothing waits for ever.
+    "spark.sql.streaming.stopTimeout": "120s",
     # Adaptive planning is off in streaming anyway, and would re-plan the driver's own small queries.
     "spark.sql.adaptive.enabled": "false",
     "spark.broadcast.compress": "false",

@@ -34,6 +34,7 @@ from livetables.model.wire import Receipt
 
 ANSWER_SECONDS_MAX = 10.0
 SLICE_SECONDS = 0.5
+LATE_SECONDS = 1.0  # after which a wait that should have ended is ended
 
 OWN_LOGIN = "sasl.livetables.login"
 LOGIN_NUMBERS = count()
@@ -175,7 +176,21 @@ class Consumer:
             self._consumer.seek(self._partitions[number], offset)
 
     def poll(self, seconds_max: float) -> list[ControlRecord]:
-        polled = self._consumer.poll(self._java.duration(seconds_max))
+        """The next records, if some come in time.
+
+        Kafka's client waits by the machine's clock, which may be set back meanwhile. So a timer of ours ends the wait.
+        """
+        timer = threading.Timer(seconds_max + LATE_SECONDS, self._consumer.wakeup)
+        timer.daemon = True
+        timer.start()
+        try:
+            polled = self._consumer.poll(self._java.duration(seconds_max))
+        except Py4JJavaError as error:
+            if "WakeupException" not in class_names(error):
+                raise
+            return []
+        finally:
+            timer.cancel()
         if polled.isEmpty():
             return []
         return [

@@ -142,6 +142,11 @@ class ControlTopic(ClientsOwner):
                 raise self._clients.error(self._name, ["TimeoutException"])
             time.sleep(LOOK_AGAIN_SECONDS)
 
+    def rewind(self) -> None:
+        """Read from the beginning again."""
+        with self._reading:
+            self._positions = {}
+
     def is_at_end(self) -> bool:
         """Whether every record that is on the topic now has been read."""
         with self._reading:

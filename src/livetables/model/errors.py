@@ -6,6 +6,7 @@ LivetablesError
 ├── BrokerError      the embedded Kafka broker did not start, or stopped by itself
 ├── TopicError       a topic cannot be used: it is not there, not allowed, or its broker cannot be reached
 │   └── PassingTopicError   … and may be usable later, though nobody changes a topic or a setting
+├── CheckpointError  the storage of checkpoints cannot be used now
 ├── SinkError        a batch was refused: out of order, or for a generation that was not begun
 ├── StoreError       the store cannot be used until the server is started again
 │   └── DamagedError        … and not then either: its files are damaged
@@ -92,6 +93,10 @@ class TopicError(LivetablesError):
 
 class PassingTopicError(TopicError):
     """A topic cannot be used now, but perhaps later, though nobody changes a topic or a setting."""
+
+
+class CheckpointError(LivetablesError):
+    """The storage of checkpoints cannot be used now."""
 
 
 class SinkError(LivetablesError):

@@ -7,15 +7,18 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from livetables.config.load import server_ca
 from livetables.config.values import Config, PipelineConfig
+from livetables.jvm.java_errors import JAVA_ERRORS, cause_of
 from livetables.jvm.session import JVM_OPTIONS, start_session
 from livetables.kafka.topics import ControlTopic, KafkaTopics
 from livetables.locks import locked
-from livetables.model.errors import SetupError, SinkError, TopicError
+from livetables.model.errors import CheckpointError, SetupError, SinkError, TopicError
 from livetables.pipeline.control.inbox import ControlPublisher, Inbox
 from livetables.pipeline.control.orchestrator import Orchestrator
 from livetables.pipeline.control.system import system_of
@@ -105,7 +108,7 @@ def _resume(orchestrator: Orchestrator, stop: threading.Event, notify: Callable[
         try:
             orchestrator.resume()
             return
-        except (TopicError, NoAnswerError) as error:
+        except (TopicError, NoAnswerError, CheckpointError) as error:
             problem = f"{error.problem}; {error.cure}"
             if problem != last:
                 last = problem
@@ -117,12 +120,19 @@ def _resume(orchestrator: Orchestrator, stop: threading.Event, notify: Callable[
 
 def _session(config: PipelineConfig, local_directory: Path | None) -> SparkSession:
     local = _local_settings(local_directory) if local_directory else {}
-    return start_session(
-        master=config.master,
-        driver_memory_megabytes=config.driver_memory_megabytes,
-        shuffle_partitions=config.shuffle_partitions,
-        extra={**local, **config.spark},
-    )
+    try:
+        return start_session(
+            master=config.master,
+            driver_memory_megabytes=config.driver_memory_megabytes,
+            shuffle_partitions=config.shuffle_partitions,
+            extra={**local, **config.spark},
+        )
+    except (*JAVA_ERRORS, PySparkException) as error:
+        raise SetupError(
+            f"Spark does not start on {config.master}: {cause_of(error)}",
+            "correct pipeline.master, pipeline.driver_memory_megabytes (at least 512) or [pipeline.spark]; if Java "
+            "itself does not start, its output above has the reason",
+        ) from error
 
 
 def _local_settings(directory: Path) -> dict[str, str]:
@@ -144,13 +154,7 @@ def _own_directory(config: PipelineConfig) -> Iterator[Path | None]:
         yield None
         return
     directory = Path(config.checkpoint_directory).absolute().parent / OWN_DIRECTORY
-    directory.mkdir(parents=True, exist_ok=True)
-    if not (directory / MARKER).exists() and any(directory.iterdir()):
-        raise SetupError(
-            f"{directory} was not made by livetables, or has lost its {MARKER}",
-            "move it away, remove it if nobody needs it, or set pipeline.checkpoint_directory to another place",
-        )
-    with (directory / MARKER).open("a") as lock:
+    with _marker(directory) as lock:
         if not locked(lock):
             raise SetupError(
                 f"another pipeline runs on {config.checkpoint_directory}",
@@ -158,6 +162,23 @@ def _own_directory(config: PipelineConfig) -> Iterator[Path | None]:
             )
         _clear(directory)
         yield directory
+
+
+def _marker(directory: Path) -> IO[str]:
+    """Open the marker of the directory, which is made if it is missing."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        if not (directory / MARKER).exists() and any(directory.iterdir()):
+            raise SetupError(
+                f"{directory} was not made by livetables, or has lost its {MARKER}",
+                "move it away, remove it if nobody needs it, or set pipeline.checkpoint_directory to another place",
+            )
+        return (directory / MARKER).open("a")
+    except OSError as error:
+        raise SetupError(
+            f"Spark's working files cannot be in {directory}: {error}",
+            "let this user write there, or set pipeline.checkpoint_directory to another place",
+        ) from None
 
 
 def _clear(directory: Path) -> None:

@@ -53,6 +53,8 @@ class Desk:
         decisions = self.decisions
         while decisions.undecided:
             plan = decisions.decide({"missing": "topic missing does not exist"}, self.lingering)
+            if isinstance(plan, Rollback):
+                decisions.accepted(plan.wanted)
             if isinstance(plan, Rollback) and self.lingering:
                 self.switch()
             decisions.decided()
@@ -71,6 +73,10 @@ class Desk:
     def fail(self) -> None:
         if self.decisions.wanted != self.decisions.settled:
             self.decisions.failed("failed", "its query died")
+
+    def expire(self) -> None:
+        """The time of the old generation is over."""
+        self.lingering = None
 
     def restart(self) -> None:
         self.decisions = Decisions(Resolver(self.spec, "control"), self.tables)
@@ -97,7 +103,7 @@ class Desk:
             case "fail":
                 self.fail()
             case "expire":
-                self.lingering = None
+                self.expire()
             case "restart":
                 self.restart()
 
@@ -183,6 +189,21 @@ def test_a_rollback_goes_back_and_forth() -> None:
     desk.take("expire")
     desk.send(message(rollback=True))
     assert desk.outcomes() == ["applied", "applied", "applied", "rejected"]
+
+
+def test_a_rollback_that_could_not_be_made_in_time_is_rejected_and_changes_nothing() -> None:
+    """The server did not answer, so that it is decided on again; meanwhile the time of what it was for is over."""
+    desk = Desk()
+    desk.send(message(usersTopic="u2"))
+    desk.switch()
+    desk.topic.append(ControlRecord(0, 1, BEGIN, message(rollback=True)))
+    desk.decisions.undecided.append(desk.topic[-1])
+    assert isinstance(desk.decisions.decide({}, START), Rollback)
+    desk.expire()
+    desk.decide()
+    assert desk.outcomes() == ["applied", "rejected"]
+    assert desk.decisions.wanted == desk.decisions.settled != START
+    assert not desk.decisions.are_waiting
 
 
 def test_without_any_outcome_all_messages_are_folded_again_rollbacks_too() -> None:

@@ -5,8 +5,13 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import cast
 
+import pytest
+from pyspark.sql import SparkSession
+
 from livetables.kafka.topics import ControlRecord, ControlTopic
+from livetables.local.broker import Broker
 from livetables.pipeline.control.inbox import Inbox
+from tests.support.kafka import unique_topic
 
 BEGIN = datetime(2026, 1, 31, tzinfo=UTC)
 
@@ -18,6 +23,9 @@ class ReadInPieces:
         self._reads = list(reads)
 
     def create_if_missing(self) -> None:
+        pass
+
+    def rewind(self) -> None:
         pass
 
     def is_at_end(self) -> bool:
@@ -36,3 +44,17 @@ def test_the_history_is_in_the_same_order_whatever_the_reads() -> None:
     for reads in ([[other, ahead, after]], [[ahead], [other, after]], [[ahead, after], [other]]):
         inbox = Inbox(cast(ControlTopic, ReadInPieces(*reads)))
         assert inbox.history() == [other, ahead, after]
+
+
+@pytest.mark.kafka
+@pytest.mark.spark
+def test_a_start_that_has_to_be_tried_again_finds_the_whole_history_again(spark: SparkSession, broker: Broker) -> None:
+    with ControlTopic(spark, {"bootstrap.servers": broker.bootstrap_servers}, unique_topic("control")) as topic:
+        inbox = Inbox(topic)
+        assert inbox.history() == []
+        for join in ("inner", "asof"):
+            topic.send({"joinType": join})
+        first = inbox.history()
+        assert [each.value for each in first] == [b'{"joinType": "inner"}', b'{"joinType": "asof"}']
+        assert inbox.history() == first
+        assert topic.read(0) == [], "what comes after it is read once"

@@ -5,9 +5,7 @@ All tests share one system, in processes of their own, and leave it whole.
 
 from __future__ import annotations
 
-import os
 import random
-import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,10 +16,11 @@ from confluent_kafka.admin import AdminClient
 
 from livetables.local.broker import Broker
 from livetables.model.spec import record_id
+from tests.chaos.faults.records import send
 from tests.chaos.messages import send_pointing
 from tests.server.storage.test_damage import MAGIC_BYTES
-from tests.support.kafka import WAIT_SECONDS, end_offsets
-from tests.support.system import Row, System
+from tests.support.kafka import ANY_TIME, WAIT_SECONDS, Record, create_topic, end_offsets, unique_topic
+from tests.support.system import LiveTopic, Row, System, marked_values, suspended
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
@@ -103,20 +102,68 @@ def test_what_retention_has_taken_before_it_was_read_is_built_without(system: Sy
     """In real time the consumer finds out, and not Spark's planning: it ends with another error."""
     before, users = system.status()["generation"], system.now.users
     system.wait(lambda: row_of(system, before)["state"] == "live", "it is live", system.generations)
-    os.kill(system.pipeline.jvm_pid, signal.SIGSTOP)
-    try:
+    with suspended(system.pipeline.jvm_pid):
         system.send_records(20, [users])  # the answer to the request that waits at the broker
         system.send_records(20, [users])
         for partition, end in end_offsets(system.bootstrap, users).items():
             let_retention_pass(system, users, partition, end)
         system.send_records(20, [users])
-    finally:
-        os.kill(system.pipeline.jvm_pid, signal.SIGCONT)
     system.wait(lambda: system.status()["generation"] != before, "another generation is live", system.status)
     system.wait_for_tables()
     system.wait(lambda: row_of(system, before)["state"] == "kept", "the old rows are kept", system.generations)
+
+
+def test_a_rollback_to_what_cannot_go_on_is_shown_until_the_next_message_also_after_a_restart(system: System) -> None:
+    """Follows the test above, which leaves a generation whose next records Kafka no longer has."""
+    after = system.status()["generation"]
+    (before,) = [row["generation"] for row in system.generations() if row["state"] == "kept"]
+
+    def is_shown_unchanged() -> bool:
+        status = system.status()
+        return (status["generation"], status["state"]) == (before, "failed")
+
+    system.send_control({"rollback": True})
+    system.wait_decided()
+    system.wait(is_shown_unchanged, "it cannot go on, and is shown", system.status)
+    whole = system.server.table("users_ui").num_rows
+    assert system.pipeline.stop() == 0
+    restarted = system.pipeline.log_end()
+    system.pipeline.start()
+    system.wait(lambda: bool(system.pipeline.events("resumed", restarted)), "it is what is live", system.status)
+    system.wait(is_shown_unchanged, "it cannot go on, and is shown", system.status)
+    assert not system.pipeline.events("build", restarted)
+    assert system.server.table("users_ui").num_rows == whole
+
+    system.send_control({"rollback": True})
+    send_pointing(system, replace(system.now, join="asof"))
+    system.wait_decided()
+    system.wait_for_tables()
+    assert system.status()["generation"] not in (before, after)
+    system.wait(lambda: row_of(system, before)["state"] == "kept", "the old rows are kept", system.generations)
     system.send_control({"discard": before})
     system.wait_decided()
+
+
+def test_a_partition_of_which_nothing_was_read_before_retention_is_built_without(system: System) -> None:
+    """Spark waits for ever for such a partition in real time: at offset 0 it expects a first record, and no error."""
+    users = LiveTopic(system.bootstrap, "users", unique_topic("users"))
+    create_topic(system.bootstrap, users.name, users.partitions + 1, config=ANY_TIME)
+    empty = users.partitions
+    system.topics[users.name] = users
+    system.send_records(20, [users.name])
+    send_pointing(system, replace(system.now, users=users.name))
+    system.wait_decided()
+    before = system.status()["generation"]
+    commits = system.directory / "checkpoints" / before / "commits"
+    system.wait(lambda: any(commits.glob("[0-9]*")), "a batch is committed")
+    assert system.pipeline.stop() == 0
+    values = marked_values(users, system.chance, 40)
+    send(users, [Record(users.name, empty, value, 1_700_000_000_000) for value in values])
+    let_retention_pass(system, users.name, empty, 20)
+    system.pipeline.start()
+    system.wait(lambda: system.status()["generation"] != before, "another generation is live", system.status)
+    system.wait_for_tables()
+    assert f"the first records of partition {empty}" in row_of(system, before)["message"]
 
 
 def damage(file: Path, kind: str) -> None:

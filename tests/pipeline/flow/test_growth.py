@@ -1,12 +1,17 @@
 """What a new record costs where its key has 1, 100 and 10,000 records already: rows that change, and state read.
 
-Counted, not timed.
+And how large a part of it is that the server gets at once. Counted, not timed.
 """
 
 from __future__ import annotations
 
+import http.client
 import json
 import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -14,6 +19,7 @@ from pyspark.sql import SparkSession
 
 from livetables.local.broker import Broker
 from livetables.model.joins import JoinType
+from livetables.pipeline.flow.modes import Mode
 from tests.support.oracle import Side
 from tests.support.pipeline import Engine, Stage
 from tests.support.server import ServerProcess
@@ -21,6 +27,9 @@ from tests.support.server import ServerProcess
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
 COUNTS = (1, 100, 10_000)
+MATCHES = 3_000
+ACCOUNT_BYTES = 9_000
+PART_BYTES_MAX = 6 << 20  # what the operator emits at once comes to what the writer has already
 ALL_JOINS: list[JoinType] = ["inner", "left", "natural", "asof"]
 
 
@@ -125,3 +134,54 @@ def test_the_accounts_before_it_cost_a_new_record_nothing(
     assert costs[0]["rocksdbPutCount"] == 1
     assert join != "natural" or costs[0]["rocksdbGetCount"] == 1  # the latest account, if its key has one
     assert costs[1:] == costs[:1] * 2
+
+
+@contextmanager
+def bodies_to(server: ServerProcess) -> Iterator[tuple[str, list[int]]]:
+    """An address that passes everything on to a server, and how many bytes each request had."""
+    sizes: list[int] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            sizes.append(len(body))
+            connection = http.client.HTTPConnection("127.0.0.1", server.port)
+            connection.request("POST", self.path, body, {"Authorization": self.headers["Authorization"]})
+            response = connection.getresponse()
+            answer = response.read()
+            connection.close()
+            self.send_response(response.status)
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listening:
+        threading.Thread(target=listening.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{listening.server_port}", sizes
+        listening.shutdown()
+
+
+@pytest.mark.parametrize("mode", ["micro_batch", "real_time"])
+def test_a_large_record_with_many_matches_is_sent_in_parts_of_a_few_megabytes(
+    spark: SparkSession, broker: Broker, server: ServerProcess, tmp_path: Path, mode: Mode
+) -> None:
+    """Its values are in every row that it makes, although the operator emits them once."""
+    stage = Stage.open(broker.bootstrap_servers)
+    joins: list[JoinType] = ["left", "natural"]
+    stage.send([record("users", "k", 1) for _ in range(MATCHES)])
+    with bodies_to(server) as (url, sizes), stage.engine(spark, server, joins, tmp_path) as engine:
+        engine.url = url
+        engine.start("micro_batch")
+        engine.finish()
+        engine.start(mode)
+        account = {"userId": "k", "accountType": "a" * ACCOUNT_BYTES}
+        stage.send([("accounts", 0, 2, json.dumps(account).encode())])
+        engine.settle(len(stage.sent))
+        assert stage.lasting_differences(engine, joins) == {}
+    assert sum(sizes) > len(joins) * MATCHES * ACCOUNT_BYTES
+    assert max(sizes) < PART_BYTES_MAX

@@ -8,7 +8,7 @@ import threading
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from pyspark.sql import SparkSession
@@ -20,7 +20,7 @@ from livetables.pipeline.flow.plan import shapes
 from livetables.pipeline.generations import generation as running_module
 from livetables.pipeline.generations.checkpoints import Checkpoints
 from livetables.pipeline.generations.context import GenerationContext
-from livetables.pipeline.generations.generation import RunningGeneration
+from livetables.pipeline.generations.generation import LATE_SECONDS, RunningGeneration
 from livetables.pipeline.generations.query_run import too_few_slots
 from livetables.pipeline.generations.state import Event, to_retire
 from livetables.pipeline.generations.wanted import Wanted
@@ -51,6 +51,34 @@ def test_a_clock_that_is_set_makes_no_generation_older_or_younger(monkeypatch: p
     config = GenerationsConfig(linger_seconds=8)
     assert to_retire([(generation, generation.since)], steady[0] + 7.9, config) == []
     assert to_retire([(generation, generation.since)], steady[0] + 8.0, config) == [generation]
+
+
+def test_a_batch_in_real_time_that_does_not_end_is_begun_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A query whose batches never end is a fake: nobody can set the clock of a cluster here."""
+    now, started = [1000.0], []
+
+    def query(*_: Any, batch_seconds: int, **__: Any) -> Any:
+        started.append(now[0])
+        never: dict[str, Any] = {"progress": None, "is_steady": lambda **_: False, "stop": lambda: None}
+        return SimpleNamespace(batch_seconds=batch_seconds, is_active=True, **never)
+
+    monkeypatch.setattr(running_module, "QueryRun", query)
+    monkeypatch.setattr(running_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    context = cast(GenerationContext, SimpleNamespace(config=load_config(None, {})))
+    generation = RunningGeneration(context, GENERATION, Wanted.by(context.config.spec), {}, "live")
+    generation.follow({})
+    generation.choose_mode()
+    generation.start("http://server")
+    assert generation.mode == "real_time"
+    length = context.config.pipeline.batch_seconds
+    for late, step in ((-1.0, "wait"), (1.0, "change_mode")):
+        now[0] = started[-1] + 2 * length + LATE_SECONDS + late
+        generation.follow({})
+        assert generation.next_step() == step
+    generation.change_mode()
+    assert len(started) == 2
+    generation.follow({})
+    assert generation.next_step() == "wait"
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any, cast
@@ -47,6 +48,37 @@ def test_what_spark_has_committed_is_read(progress: Progress) -> None:
     assert progress.has_read_all
 
 
+def emptied(progress: Progress) -> None:
+    """Kafka deletes the first two records of partition 1 of users, as a look at the topics finds out."""
+    progress.seen["user"] = replace(TOPICS["user"], beginnings={0: 10, 1: 2})
+
+
+def test_records_that_went_before_a_batch_and_were_not_read_in_it_are_lost(progress: Progress) -> None:
+    progress.query_started()
+    progress.batch_finished(batch(0, {"user": {"0": 12, "1": 0}}))
+    emptied(progress)
+    progress.batch_finished(batch(0, {"user": {"0": 12, "1": 0}}))
+    progress.batch_finished(batch(1, {"user": {"0": 13, "1": 0}}))
+    assert progress.lost_unread is None, "they may have gone after that batch, or were read in it"
+    progress.batch_finished(batch(2, {"user": {"0": 14, "1": 0}}))
+    assert progress.lost_unread
+    assert 'partition 1 of topic "user"' in progress.lost_unread
+
+
+def test_records_that_went_before_a_query_started_are_lost_after_its_first_batch(progress: Progress) -> None:
+    emptied(progress)
+    progress.query_started()
+    progress.batch_finished(batch(0, {"user": {"0": 12, "1": 0}}))
+    assert progress.lost_unread
+
+
+def test_records_that_were_read_before_they_went_are_not_lost(progress: Progress) -> None:
+    emptied(progress)
+    progress.query_started()
+    progress.batch_finished(batch(0, {"user": {"0": 12, "1": 3}}))
+    assert progress.lost_unread is None
+
+
 def test_as_many_records_on_the_server_as_offsets_are_all_of_them(progress: Progress) -> None:
     progress.count(stored(ENDS, users_ui=8, accounts_ui=4))
     assert progress.has_read_all
@@ -63,6 +95,22 @@ def test_the_lag_is_what_the_server_does_not_have(progress: Progress) -> None:
     progress.follow({"users": {0: 14, 1: 1}, "accounts": {0: 4}})
     assert [(report.topic, report.lag_records) for report in progress.reports] == [("user", 3), ("account", 0)]
     assert progress.lag == 3
+
+
+@pytest.mark.parametrize("start", ["latest", datetime(2026, 1, 1, tzinfo=UTC)])
+def test_what_came_while_nobody_read_is_behind_wherever_reading_began(start: Any) -> None:
+    """As after a restart: the topics are seen when they have these records already."""
+    spec = replace(SPEC, tables=tuple(replace(table, start=start) for table in SPEC.tables))
+    progress = Progress(spec, TOPICS)
+    progress.follow({"users": {0: 11, 1: 1}, "accounts": {0: 1}})
+    assert progress.lag == 4 + 2 + 3
+
+
+def test_a_build_that_begins_at_the_end_is_not_behind_at_first() -> None:
+    spec = replace(SPEC, tables=tuple(replace(table, start="latest") for table in SPEC.tables))
+    progress = Progress(spec, TOPICS)
+    progress.follow({})
+    assert progress.lag == 0
 
 
 def test_records_count_as_brought_when_the_server_has_more_than_at_the_start_of_the_query(progress: Progress) -> None:

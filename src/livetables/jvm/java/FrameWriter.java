@@ -67,12 +67,14 @@ import org.apache.spark.sql.ForeachWriter;
  * down is waited for; a frame that it refuses ends the query, which is then restarted where its checkpoint is.
  *
  * <p>The server shows a frame first and stores it a little later. Until then the frame is kept here, and sent again to a
- * server that has lost it in a restart. The last frame of a batch is answered only when all are on disk.
+ * server that has lost it in a restart; where no other frame follows in real time, an empty one finds that out. The last
+ * frame of a batch is answered only when all are on disk.
  */
 public final class FrameWriter extends ForeachWriter<byte[]> {
   private static final int FRAME_ROWS = 20_000;
   private static final int FRAME_BYTES = 4 << 20;
   private static final long FRAME_NANOS_MAX = TimeUnit.MILLISECONDS.toNanos(50);
+  private static final long QUIET_NANOS = TimeUnit.SECONDS.toNanos(1); // until the server is asked for what it has on disk
   private static final int KEPT_FRAMES = 64;
   private static final int KEPT_BYTES = 16 << 20;
   private static final long ANSWER_SECONDS = 60;
@@ -203,11 +205,13 @@ public final class FrameWriter extends ForeachWriter<byte[]> {
 
   private void sendAll(Connection connection, boolean isRealTime, long frameNanos) {
     try {
-      connection.send(sending, true, false); // empty: the server sees at once whether a batch is missing before this one
+      // Empty: the server sees at once whether a batch is missing before this one.
+      connection.send(sending, true, false);
       boolean isLast = false;
       long waitNanos = frameNanos;
       while (!isLast) {
-        isLast = take(isRealTime, waitNanos);
+        boolean isAsking = isRealTime && connection.hasUnstored();
+        isLast = take(isRealTime, waitNanos, isAsking ? QUIET_NANOS : Long.MAX_VALUE);
         long sent = System.nanoTime();
         connection.send(sending, isLast || (isRealTime && sending.isWhole()), isLast);
         // A server that needs longer for a frame gets fewer and larger ones, instead of all its time being spent on them.
@@ -229,14 +233,17 @@ public final class FrameWriter extends ForeachWriter<byte[]> {
     }
   }
 
-  /** Wait until there is something to send, and exchange the buffers; return whether nothing will follow. */
-  private boolean take(boolean isRealTime, long frameNanos) throws InterruptedException {
+  /**
+   * Wait until there is something to send, or nothing for so long, and exchange the buffers; return whether nothing will
+   * follow.
+   */
+  private boolean take(boolean isRealTime, long frameNanos, long quietNanos) throws InterruptedException {
     lock.lock();
     try {
-      while (filling.isEmpty() && !isClosing) {
-        changed.await();
+      for (long quiet = quietNanos; filling.isEmpty() && !isClosing && quiet > 0;) {
+        quiet = changed.awaitNanos(quiet);
       }
-      if (isRealTime) {
+      if (isRealTime && !filling.isEmpty()) {
         long left = filling.firstNanos + frameNanos - System.nanoTime();
         while ((left > 0 || !filling.isWhole()) && !filling.isFull() && !isClosing) {
           if (left > 0) {
@@ -246,10 +253,9 @@ public final class FrameWriter extends ForeachWriter<byte[]> {
           }
           left = filling.firstNanos + frameNanos - System.nanoTime();
         }
-      } else {
-        while (!filling.isFull() && !isClosing) {
-          changed.await();
-        }
+      }
+      while (!isRealTime && !filling.isFull() && !isClosing) {
+        changed.await();
       }
       Frame full = filling;
       filling = sending;
@@ -288,6 +294,7 @@ public final class FrameWriter extends ForeachWriter<byte[]> {
     private final List<Part> kept = new ArrayList<>(); // in order, of the frames that are not on disk yet
     private String token;
     private long frame, part;
+    private long newestFilled = -1; // the last frame that is not empty
     private long stored = -1; // the highest frame on disk
     private long keptBytes; // of `kept`, also where the bodies were too large to keep
     private long newestMs = -1; // of the records in the parts of this frame so far
@@ -328,9 +335,15 @@ public final class FrameWriter extends ForeachWriter<byte[]> {
       }
     }
 
+    /** Whether records that were sent may not be on disk yet. In the middle of a frame no other can ask for that. */
+    boolean hasUnstored() {
+      return part == 0 && stored < newestFilled;
+    }
+
     /** Send a part, and wait for the answer; at the end of a batch, it confirms that all of its frames are on disk. */
     void send(Frame sending, boolean isCommit, boolean isEnd) throws IOException, InterruptedException {
       marks.raise(sending.marks);
+      newestFilled = sending.isEmpty() ? newestFilled : frame;
       newestMs = Math.max(newestMs, sending.newestMs);
       boolean isFull = frame - stored >= KEPT_FRAMES || keptBytes + sending.bytes >= KEPT_BYTES;
       byte[] body = sending.encoded(header(isCommit, isEnd, isEnd || (isCommit && isFull)), marks);
@@ -521,7 +534,7 @@ public final class FrameWriter extends ForeachWriter<byte[]> {
     final Marks marks;
     private final SideReader left = new SideReader(), right = new SideReader(), cause = new SideReader();
     private int events, rows;
-    long bytes; // of the events
+    long bytes; // of the values in the rows
     long newestMs = -1; // of the records
     private boolean isWhole = true;
     long firstNanos;
@@ -602,7 +615,6 @@ public final class FrameWriter extends ForeachWriter<byte[]> {
         firstNanos = System.nanoTime();
       }
       events++;
-      bytes += event.length;
       ByteBuffer buffer = ByteBuffer.wrap(event);
       isWhole = buffer.get() == 1;
       int table = buffer.getInt();
@@ -617,7 +629,7 @@ public final class FrameWriter extends ForeachWriter<byte[]> {
           case MatchOperator.UNKNOWN -> {
             int row = unknown[table].next();
             unknown[table].setLong(0, row, cause.id);
-            unknown[table].setBytes(1, row, buffer);
+            bytes += unknown[table].setBytes(1, row, buffer);
           }
           case MatchOperator.ROW -> addRow(buffer);
           case MatchOperator.REMOVED -> {
@@ -637,7 +649,7 @@ public final class FrameWriter extends ForeachWriter<byte[]> {
       int row = rows.next();
       rows.setLong(0, row, cause.id);
       for (int column = 0; column < cause.columns; column++) {
-        rows.set(column + 1, row, cause, column);
+        bytes += rows.set(column + 1, row, cause, column);
       }
       rows.setTime(cause.columns + 1, row, cause.time);
     }
@@ -647,7 +659,7 @@ public final class FrameWriter extends ForeachWriter<byte[]> {
       dead.setText(0, row, tableNames[table]);
       dead.setLong(1, row, cause.id);
       dead.setTime(2, row, cause.time);
-      dead.setBytes(3, row, buffer);
+      bytes += dead.setBytes(3, row, buffer);
     }
 
     private void addRow(ByteBuffer buffer) {
@@ -670,7 +682,7 @@ public final class FrameWriter extends ForeachWriter<byte[]> {
         switch (source.kind) {
           case 'i' -> rows.setLong(column, row, from.id);
           case 't' -> rows.setTime(column, row, from.time);
-          default -> rows.set(column, row, from, place);
+          default -> bytes += rows.set(column, row, from, place);
         }
       }
     }
@@ -729,6 +741,9 @@ public final class FrameWriter extends ForeachWriter<byte[]> {
     }
 
     void clear() {
+      if (bytes > 2L * FRAME_BYTES) {
+        close(); // or the room for a large record would stay, in every frame that had one
+      }
       events = 0;
       rows = 0;
       bytes = 0;
@@ -874,11 +889,11 @@ public final class FrameWriter extends ForeachWriter<byte[]> {
       ((VarCharVector) vectors[column]).setSafe(row, text.getBytes(StandardCharsets.UTF_8));
     }
 
-    /** Length and bytes, as an event has them; -1 is null. */
-    void setBytes(int column, int row, ByteBuffer buffer) {
+    /** Length and bytes, as an event has them; -1 is null. Return how many bytes it takes. */
+    int setBytes(int column, int row, ByteBuffer buffer) {
       int length = buffer.getInt();
       if (length < 0) {
-        return;
+        return 0;
       }
       FieldVector vector = vectors[column];
       if (vector instanceof VarCharVector text) {
@@ -887,12 +902,14 @@ public final class FrameWriter extends ForeachWriter<byte[]> {
         ((VarBinaryVector) vector).setSafe(row, buffer.array(), buffer.position(), length);
       }
       buffer.position(buffer.position() + length);
+      return length;
     }
 
-    void set(int column, int row, SideReader from, int place) {
+    /** Return how many bytes the value takes. */
+    int set(int column, int row, SideReader from, int place) {
       int at = from.places[place];
       if (at < 0) {
-        return;
+        return 0;
       }
       FieldVector vector = vectors[column];
       if (vector instanceof VarCharVector text) {
@@ -904,6 +921,7 @@ public final class FrameWriter extends ForeachWriter<byte[]> {
       } else {
         ((BitVector) vector).setSafe(row, from.bytes[at]);
       }
+      return from.lengths[place];
     }
 
     void write(ByteArrayOutputStream out) throws IOException {

@@ -98,7 +98,7 @@ public final class MatchOperator extends StatefulProcessor<String, byte[], byte[
   static final byte OWN = 0, DEAD = 1, UNKNOWN = 2, ROW = 3, REMOVED = 4;
   static final byte NONE = 0, CAUSE = 1, OTHER = 2;
 
-  /** A record with more matches than fit is emitted in parts, so that no message grows without bound. */
+  /** A record with more matches than fit is emitted in parts, so that what is made of one does not grow without bound. */
   private static final int PART_BYTES = 1 << 20;
 
   private static final ObjectMapper JSON = new ObjectMapper();
@@ -162,7 +162,7 @@ public final class MatchOperator extends StatefulProcessor<String, byte[], byte[
     return new Parser(planJson, table).record(0L, 0L, value);
   }
 
-  /** The scopes that a table has; one that no view joins has the first for its own. */
+  /** The scopes that a table has; one that no view joins has the first of all for its own, see flow/plan.py. */
   private static int[] scopes(JsonNode plan, int table) {
     JsonNode scopes = plan.get("tables").get(table).get("scopes");
     int[] numbers = new int[Math.max(1, scopes.size())];
@@ -224,8 +224,8 @@ public final class MatchOperator extends StatefulProcessor<String, byte[], byte[
       String key, scala.collection.Iterator<byte[]> records, TimerValues timers) {
     begin();
     boolean hasKey = key.charAt(0) != NO_KEY;
-    if (isLimited && hasKey && !sweep.exists()) {
-      sweepAgain();
+    if (isLimited && hasKey) {
+      sweepSoon(timers.getCurrentProcessingTimeInMs());
     }
     return CollectionConverters.asScala(new Iterator<byte[]>() {
       @Override
@@ -259,13 +259,26 @@ public final class MatchOperator extends StatefulProcessor<String, byte[], byte[
     if (isEmpty) {
       sweep.clear();
     } else {
-      sweepAgain();
+      sweepAgain(timers.getCurrentProcessingTimeInMs());
     }
     return CollectionConverters.asScala(List.<byte[]>of().iterator());
   }
 
-  private void sweepAgain() {
-    long due = System.currentTimeMillis() + sweepMs;
+  /** Register the timer of a key that has none, or one that was registered while the clock was ahead. */
+  private void sweepSoon(long now) {
+    Long due = sweep.get();
+    if (due != null && due - now <= sweepMs) {
+      return;
+    }
+    if (due != null) {
+      getHandle().deleteTimer(due);
+    }
+    sweepAgain(now);
+  }
+
+  /** Register the next timer of a key, by the clock by which Spark lets it expire: in real time not the machine's. */
+  private void sweepAgain(long now) {
+    long due = now + sweepMs;
     getHandle().registerTimer(due);
     sweep.update(due);
   }
@@ -567,6 +580,7 @@ public final class MatchOperator extends StatefulProcessor<String, byte[], byte[
     private Bytes bytes = new Bytes();
     private int table, scope;
     private Kept cause;
+    private long rowBytes; // of this part, once it is rows: each has the values of the cause again
 
     void begin(int table, int scope, Kept cause) {
       this.table = table;
@@ -581,10 +595,12 @@ public final class MatchOperator extends StatefulProcessor<String, byte[], byte[
       bytes.putInt(table);
       bytes.putInt(scope);
       record(cause);
+      rowBytes = 0;
     }
 
     void own() {
       bytes.put(OWN);
+      count(cause);
     }
 
     void dead(byte[] value) {
@@ -598,14 +614,14 @@ public final class MatchOperator extends StatefulProcessor<String, byte[], byte[
     }
 
     void row(View view, Kept left, Kept right) {
+      if (rowBytes > PART_BYTES) {
+        parts.add(bytes.copy());
+        head();
+      }
       bytes.put(ROW);
       bytes.putInt(view.index);
       side(left);
       side(right);
-      if (bytes.length() > PART_BYTES) {
-        parts.add(bytes.copy());
-        head();
-      }
     }
 
     void removed(View view, long leftId) {
@@ -624,10 +640,16 @@ public final class MatchOperator extends StatefulProcessor<String, byte[], byte[
         bytes.put(NONE);
       } else if (record == Kept.CAUSE) {
         bytes.put(CAUSE);
+        count(cause);
       } else {
         bytes.put(OTHER);
         record(record);
+        count(record);
       }
+    }
+
+    private void count(Kept side) {
+      rowBytes += 2 * Long.BYTES + side.values.length; // its id and time with them
     }
 
     private void record(Kept record) {

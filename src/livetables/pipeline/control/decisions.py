@@ -83,7 +83,8 @@ class Decisions:
     def decide(self, unusable: Mapping[str, str], lingering: Wanted | None, kept: Iterable[str] = ()) -> Plan:
         """Decide on the first undecided message: `unusable` has why topics cannot be read.
 
-        A Rollback or a Discard is the caller's to make before it is `decided`; everything else is done.
+        A Rollback and a Discard are the caller's to make before it is `decided`; everything else is done. A Rollback is
+        `accepted` when it is sure.
         """
         record = self.undecided[0]
         message = parse(record.value)
@@ -107,13 +108,20 @@ class Decisions:
                 log_event("resolved", **status.pointed_to(self.wanted, self._resolver.spec), changed=False)
             case Discard(generation):
                 log_event("resolved", discard=generation)
-            case Build(wanted) | Rollback(wanted):
-                self._supersede(record)
-                self._waiting[_id(record)] = "applied"
-                self._previous, self.wanted = self.wanted, wanted
-                self.notice = ""
-                log_event("resolved", **status.pointed_to(wanted, self._resolver.spec), changed=True)
+            case Build(wanted):
+                self.accepted(wanted)
+            case Rollback():
+                pass
         return plan
+
+    def accepted(self, wanted: Wanted) -> None:
+        """Have the first undecided message wait until what it asks for is live."""
+        record = self.undecided[0]
+        self._supersede(record)
+        self._waiting[_id(record)] = "applied"
+        self._previous, self.wanted = self.wanted, wanted
+        self.notice = ""
+        log_event("resolved", **status.pointed_to(wanted, self._resolver.spec), changed=True)
 
     def decided(self) -> None:
         """Remove the first undecided message: it is settled."""
@@ -125,6 +133,17 @@ class Decisions:
         """Settle the first undecided message, which asked to remove a generation: it is gone."""
         self._settle(_id(self.undecided[0]), "applied", f"{generation} was removed", generation)
         self.notice = ""
+
+    @property
+    def went_back_to(self) -> str | None:
+        """The generation to which the last message that changed something went back; None if it asked for another."""
+        changes = {
+            row["_id"]: row for row in self._tables.rows("control_raw") if row["outcome"] == "applied" and _asks(row)
+        }
+        if not changes:
+            return None
+        last = changes[_id(in_order(map(_record_of, changes.values()))[-1])]
+        return str(last["generation"]) if last["rollback"] else None
 
     @property
     def are_waiting(self) -> bool:
@@ -264,13 +283,18 @@ def _needed(rows: Sequence[status.Row], old: Sequence[int]) -> set[int]:
     last: set[int] = set()
     asked: set[str] = set()
     for row in reversed(rows):
-        asks = {field for field, value in row.items() if value is not None} - OWN_COLUMNS
+        asks = _asks(row)
         if row["outcome"] not in NO_EFFECT and asks - asked:
             asked |= asks
             last.add(row["_id"])
     is_old = set(old)
     applied = [row["_id"] for row in rows if row["outcome"] == "applied" and row["_id"] in is_old]
     return (last & is_old) | set(applied[-CHANGES_MIN:])
+
+
+def _asks(row: status.Row) -> set[str]:
+    """Return the fields with which a message asked for something; to discard a generation is none of them."""
+    return {field for field, value in row.items() if value is not None} - OWN_COLUMNS
 
 
 def _record_of(row: status.Row) -> ControlRecord:

@@ -35,8 +35,9 @@ class Inbox:
         self._thread = threading.Thread(target=self._follow, name="control-inbox", daemon=True)
 
     def history(self) -> list[ControlRecord]:
-        """Return everything that is on the topic, from its beginning; create it if it is missing."""
+        """Return everything that is on the topic, from its beginning, each time; create it if it is missing."""
         self._topic.create_if_missing()
+        self._topic.rewind()
         records: list[ControlRecord] = []
         while not self._topic.is_at_end():
             records += self._topic.read(READ_SECONDS)
@@ -108,7 +109,7 @@ class ControlPublisher:
             return self._published_before[message_id]
         about = {SYSTEM_FIELD: self._system, **({ID_FIELD: message_id} if message_id else {})}
         try:
-            receipt = self._topic.send({**request.fields, **about})
+            receipt = self._topic.send({**about, **request.fields})
         except TopicError as error:
             return RequestError("unavailable", error.problem, error.cure)
         if message_id:

@@ -20,7 +20,8 @@ from livetables.pipeline.control.resolve import Discard, Outcome, Resolver, Roll
 from livetables.pipeline.control.system import system_of
 from livetables.pipeline.generations.context import NAME, GenerationContext
 from livetables.pipeline.generations.generation import RunningGeneration
-from livetables.pipeline.generations.state import ENDED, Event, to_retire
+from livetables.pipeline.generations.health import TRIES
+from livetables.pipeline.generations.state import ENDED, Event, GenerationState, to_retire
 from livetables.pipeline.generations.supervision import RunningGenerations, Supervision
 from livetables.pipeline.generations.wanted import Wanted
 from livetables.pipeline.log import log_event
@@ -31,7 +32,7 @@ from livetables.pipeline.table_server import FencedError, NoAnswerError, StoredG
 
 ROUND_SECONDS = 0.2
 ROUND_SECONDS_BUILDING = 0.05  # while clients wait for a build
-UNDECIDED_SECONDS_MAX = 30.0  # for a topic that cannot be read now, unless Kafka as a whole is down
+UNDECIDED_SECONDS_MAX = 30.0  # for a topic that cannot be read now, unless those in use cannot be read either
 SWEEP_SECONDS = 30.0
 LIST_SECONDS = 10.0
 TOPICS_MAX = 5_000  # that people can choose from
@@ -70,7 +71,9 @@ class Orchestrator:
         self._kept: dict[str, Wanted] = {}  # generations that stay until they are discarded, oldest first
         self._last_number = 0  # of a generation
         self._hampered: dict[str, LivetablesError] = {}  # by step
-        self._builds_failed = 0  # in a row
+        self._built_last: Wanted | None = None
+        self._builds_failed = 0  # of that, in a row
+        self._postponed: Wanted | None = None  # what is not built before `_build_due`, whoever waits for it
         self._just_seen: dict[str, Topic | TopicProblem] = {}  # topics that messages of this round name
         self._undecided_since = self._build_due = self._sweep_due = self._list_due = 0.0
 
@@ -141,14 +144,17 @@ class Orchestrator:
 
     def _adopt(self, left_over: StoredGeneration) -> None:
         """Resume what was live before the start, if its checkpoint exists and matches the configuration."""
-        if left_over.positions and not self._context.checkpoints.exists(left_over.name):
-            return
-        for wanted in (self._decisions.settled, self._decisions.wanted):
+        row = self._tables.row("generations", left_over.name) or {}
+        could_not_go_on = row.get("state") == "live" and row.get("message") is not None
+        # Somebody went back to it all the same: it stays what is shown.
+        is_held = could_not_go_on and left_over.name == self._decisions.went_back_to
+        is_resumable = not left_over.positions or self._context.checkpoints.exists(left_over.name)
+        for wanted in (self._decisions.settled, self._decisions.wanted) if is_resumable else ():
             topics = self._looked_at(wanted)
             if isinstance(topics, str) or not left_over.name.endswith(f"-{self._fingerprint(wanted, topics)}"):
                 continue
             live = self._running.live = RunningGeneration(self._context, left_over.name, wanted, topics, "live")
-            live.started, live.switched = left_over.begun, left_over.published
+            live.started, live.switched, live.is_held = left_over.begun, left_over.published, is_held
             self._left_over = None
             log_event(
                 "resumed", generation=live.name, sequence=left_over.sequence, **status.pointed_to(wanted, self._spec)
@@ -159,6 +165,12 @@ class Orchestrator:
             self._reporter.is_live(live)
             self._supervision.start(live)
             return
+        if is_held:
+            live = self._running.live = self._woken(left_over.name, self._decisions.settled, "live")
+            live.started, live.switched = left_over.begun, left_over.published
+            self._left_over = None
+            log_event("shown_unchanged", generation=live.name, why=live.health.outdated)
+            self._reporter.is_live(live)
 
     # The steps
 
@@ -167,11 +179,12 @@ class Orchestrator:
         if not self._decisions.undecided:
             self._undecided_since = time.monotonic()
         self._decisions.undecided += self._inbox.take(ROUND_SECONDS_BUILDING if self._running.build else ROUND_SECONDS)
-        named = self._decisions.topics_asked_for()
-        found = self._just_seen = self._topics.look(named) if named else {}
+        named, known = self._decisions.topics_asked_for(), set(self._decisions.wanted.topics.values())
+        found = self._just_seen = self._topics.look(named | known) if named else {}
         problems = {name: each for name, each in found.items() if isinstance(each, TopicProblem)}
-        if self._inbox.trouble or time.monotonic() - self._undecided_since < UNDECIDED_SECONDS_MAX:
-            _raise_if_passing(problems)
+        is_kafka_down = self._inbox.trouble or any(problems[name].is_passing for name in known & problems.keys())
+        if is_kafka_down or time.monotonic() - self._undecided_since < UNDECIDED_SECONDS_MAX:
+            _raise_if_passing({name: each for name, each in problems.items() if name in named})
         unusable = {name: problem.reason for name, problem in problems.items()}
         while self._decisions.undecided:
             newest = self._running.lingering[0] if self._running.lingering else None
@@ -181,7 +194,9 @@ class Orchestrator:
             if isinstance(plan, Rollback) and newest:
                 self._roll_back(newest)
             elif isinstance(plan, Rollback) and kept:
-                self._roll_back(self._woken(kept))
+                self._roll_back(self._woken(kept, self._kept[kept], "kept"))
+            elif isinstance(plan, Rollback):
+                self._decisions.accepted(plan.wanted)
             elif isinstance(plan, Discard):
                 self._discard(plan.generation)
             self._decisions.decided()
@@ -197,16 +212,17 @@ class Orchestrator:
             self._adopt(self._left_over)
         live = running.live
         is_right = live and live.wanted == wanted and (live.is_held or not live.health.outdated)
-        if running.build and (is_right or running.build.wanted != wanted or running.build.health.outdated):
-            why = running.build.health.outdated or "something else is wanted now"
-            self._end(running.build, "dismissed", why)
+        if running.build and (is_right or running.build.wanted != wanted):
+            self._end(running.build, "dismissed", "something else is wanted now")
             running.build = None
-        if running.build:
+        if running.build and running.build.health.outdated:
+            self._build_again(running.build, running.build.health.outdated)
+        elif running.build:
             self._advance_build(running.build)
         elif live and is_right:
             if self._decisions.are_waiting:
                 self._decisions.concluded(wanted, live.name, "it is live already", was_live=True)
-        elif is_due or self._decisions.are_waiting:
+        elif is_due or (self._decisions.are_waiting and wanted != self._postponed):
             self._begin_build(wanted)
 
     def _retire(self) -> None:
@@ -259,6 +275,8 @@ class Orchestrator:
     # Building beside, switching once
 
     def _begin_build(self, wanted: Wanted) -> None:
+        if wanted != self._built_last:
+            self._built_last, self._builds_failed = wanted, 0
         topics = self._looked_at(wanted)
         if isinstance(topics, str):
             self._build_failed("rejected", topics)
@@ -311,12 +329,27 @@ class Orchestrator:
             self._builds_failed = 0
             self._take_over(build, why, lost)
 
+    def _build_again(self, build: RunningGeneration, why: str) -> None:
+        """Dismiss a build that can never be right any more. Another one may be, unless that was so some times."""
+        if self._builds_failed + 1 >= TRIES and self._decisions.are_waiting:
+            self._build_failed("failed", why)
+            return
+        self._end(build, "dismissed", why)
+        self._running.build = None
+        self._postponed = build.wanted
+        self._postpone()
+
     def _build_failed(self, outcome: Outcome, reason: str) -> None:
         """Remove the pieces of a build, if it has any, and go back to what was applied last."""
         if self._running.build:
             self._end(self._running.build, "build_failed", reason)
             self._running.build = None
         self._decisions.failed(outcome, reason)
+        self._postponed = None
+        self._postpone()
+
+    def _postpone(self) -> None:
+        """Wait before the next build, the longer the more have failed."""
         self._builds_failed += 1
         delay = delay_seconds(self._builds_failed, REBUILD_SECONDS, REBUILD_SECONDS_MAX)
         self._build_due = time.monotonic() + delay
@@ -325,7 +358,9 @@ class Orchestrator:
     def _roll_back(self, target: RunningGeneration) -> None:
         """Make an old generation live again, at once."""
         lost = self._lost_to(target)
-        if self._published(target):
+        is_published = self._published(target)
+        self._decisions.accepted(target.wanted)
+        if is_published:
             if target in self._running.lingering:
                 self._running.lingering.remove(target)
             self._kept.pop(target.name, None)
@@ -375,12 +410,11 @@ class Orchestrator:
         log_event("retired", generation=name, why="a control message discarded it")
         self._decisions.discarded(name)
 
-    def _woken(self, name: str) -> RunningGeneration:
-        """Return a kept generation, to be continued where it was if possible, and else to be shown as it is."""
-        wanted = self._kept[name]
+    def _woken(self, name: str, wanted: Wanted, state: GenerationState) -> RunningGeneration:
+        """Return an old generation, to be continued where it was if possible, and else to be shown as it is."""
         topics = self._looked_at(wanted)
         known = {} if isinstance(topics, str) else topics
-        woken = RunningGeneration(self._context, name, wanted, known, "kept")
+        woken = RunningGeneration(self._context, name, wanted, known, state)
         woken.is_held = True
         if isinstance(topics, str):
             woken.mark_outdated(topics)
@@ -431,10 +465,11 @@ class Orchestrator:
 
     def _sweep(self) -> None:
         """Remove checkpoints that came back: Spark writes a last snapshot of a query's state a while after its end."""
-        kept = {generation.name for generation in self._running.all()} | self._kept.keys()
-        if self._left_over:
-            kept.add(self._left_over.name)
-        for name in self._checkpoints() - kept:
+        there = self._checkpoints()
+        # Asked after that: on shared storage, another pipeline that has taken over may have begun some of them.
+        stored = {each.name for each in self._server.generations()}
+        running = {generation.name for generation in self._running.all()}
+        for name in there - stored - running:
             self._context.checkpoints.remove(name)
 
     def _checkpoints(self) -> set[str]:

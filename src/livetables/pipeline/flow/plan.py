@@ -1,7 +1,8 @@
 """The plan of a generation for the operator and the writer, which both read as JSON.
 
 A *scope* is a column that views join on. A record comes to the operator once for each scope of its table, together with
-all records that have the same value there; its own row is emitted with the first of them.
+all records that have the same value there; its own row is emitted with the first of them. The record of a table that no
+view joins comes once, with any of them.
 """
 
 from __future__ import annotations
@@ -48,6 +49,11 @@ def scopes(spec: GenerationSpec) -> list[str]:
 def scopes_of(table: Table, spec: GenerationSpec) -> list[str]:
     """Return the columns that views join a table on."""
     return list(dict.fromkeys(view.on for view in spec.views if table.name in (view.left, view.right)))
+
+
+def own_scope(table: Table, spec: GenerationSpec) -> str:
+    """Return the scope with which a table's own rows are emitted, and by whose marks its records are known."""
+    return next(iter(scopes_of(table, spec) or scopes(spec)), "")
 
 
 def shapes(spec: GenerationSpec) -> tuple[TableShape, ...]:
@@ -130,7 +136,7 @@ def _table_shape(table: Table, spec: GenerationSpec) -> TableShape:
         aliases=table.aliases,
         appends=True,
         sources=(table.name,),
-        scope=next(iter(scopes_of(table, spec)), ""),
+        scope=own_scope(table, spec),
         topic=table.topic,
         strict=table.strict,
         times=("ts",),

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from livetables.jvm.java_errors import JAVA_ERRORS
 from livetables.jvm.session import is_one_process
 from livetables.kafka.topics import Topic
+from livetables.model.errors import CheckpointError
 from livetables.pipeline.flow.modes import PARTITIONS_MAX, Mode, ModeChoice, batch_seconds
 from livetables.pipeline.generations.context import GenerationContext
 from livetables.pipeline.generations.health import Health, Step, next_step
@@ -18,6 +19,10 @@ from livetables.pipeline.generations.query_run import QueryRun, failed_start
 from livetables.pipeline.generations.state import BUILDS, Event, GenerationState, next_state
 from livetables.pipeline.generations.wanted import Wanted
 from livetables.pipeline.table_server import DeadLetters, Positions
+
+# A batch in real time that lasts so much longer than twice its time never ends: on a cluster, or while no record comes,
+# Spark and Kafka's client wait by clocks that may have been set back.
+LATE_SECONDS = 60.0
 
 
 class RunningGeneration:
@@ -44,6 +49,7 @@ class RunningGeneration:
         self.progress = Progress(self.spec, topics)
         self._context = context
         self._query: QueryRun | None = None
+        self._batch_since = 0.0  # when its query was started, or the last batch ended
         self._url = ""  # of the server, for its frames
         self._choice = ModeChoice(PARTITIONS_MAX if is_one_process(context.config.pipeline.master) else None)
 
@@ -121,11 +127,12 @@ class RunningGeneration:
                 mode=self.health.next_mode,
                 batch_seconds=self._batch_seconds(),
             )
-        except JAVA_ERRORS as error:
+        except (*JAVA_ERRORS, CheckpointError) as error:
             self.health = self.health.died(failed_start(self._context, error), time.monotonic())
         else:
             self.health = self.health.running()
             self.progress.query_started()
+            self._batch_since = time.monotonic()
 
     def is_working(self) -> bool:
         """Whether its query runs, and has done something since its start."""
@@ -135,11 +142,17 @@ class RunningGeneration:
 
     def follow(self, positions: Positions) -> None:
         """Record how far it is: `positions` are the server's, by table and partition."""
-        batch_before = self.progress.batch_id
+        batch_before, now = self.progress.batch_id, time.monotonic()
         self._see_last_batch()
-        if self._query and self.mode == "real_time" and self.progress.batch_id != batch_before:
+        if self.progress.lost_unread:
+            self.mark_outdated(self.progress.lost_unread)
+        if self._query and self.mode == "real_time":
             length, better = self._query.batch_seconds, self._batch_seconds()
-            self.health = replace(self.health, has_wrong_batches=not length / 2 < better < length * 2)
+            if self.progress.batch_id != batch_before:
+                self._batch_since = now
+                self.health = replace(self.health, has_wrong_batches=not length / 2 < better < length * 2)
+            elif now - self._batch_since > 2 * length + LATE_SECONDS:
+                self.health = replace(self.health, has_wrong_batches=True)
         self.progress.follow(positions)
         self.health = replace(self.health, lag=self.progress.lag)
 

@@ -28,7 +28,7 @@ Step = Literal[
     "restart",  # its query, where its checkpoint is
     "record_death",  # why its query died, and when to restart it
     "forget_failures",  # it works again
-    "change_mode",  # stop its query, and start it in the other mode or with batches of another length
+    "change_mode",  # stop its query, and start it in the other mode, or with other batches
     "set_checkpoint_aside",  # a damaged one, which is not read again
     "report_failure",  # its tables stay visible, and its query is restarted until it works
     "give_up",  # a build, or an old generation: remove it
@@ -53,7 +53,7 @@ class Health:
     query: QueryState = "none"
     mode: Mode = "micro_batch"  # that its query was started in
     next_mode: Mode = "micro_batch"  # that it should read in
-    has_wrong_batches: bool = False  # whether its batches in real time should have another length
+    has_wrong_batches: bool = False  # whether its batches in real time should have another length, or do not end
     starts: int = 0  # of its query
     tries: int = 0  # starts since it worked last
     retry_at: float = 0.0

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
+from livetables.kafka.error_catalogue import shown
 from livetables.kafka.topics import Topic
 
 Offsets = dict[str, dict[int, int]]  # by topic and partition: the next one to read
@@ -23,16 +24,17 @@ def committed_offsets(progress: StreamingQueryProgress) -> Offsets:
     return reached
 
 
-def lag_of(topic: Topic, stored: Mapping[int, int], committed: Mapping[int, int], first: Mapping[int, int]) -> int:
+def lag_of(
+    topic: Topic, stored: Mapping[int, int], committed: Mapping[int, int], first: Mapping[int, int] | None = None
+) -> int:
     """Return how many records of a topic are not read yet.
 
-    All arguments are next offsets: `stored` by the server, `committed` by Spark, and `first`, where reading began.
+    All arguments are next offsets: `stored` by the server, `committed` by Spark, and `first`, where reading began in
+    partitions of which neither has any; without it, at their beginnings.
     The server has those of records only; what a transaction leaves between them, Spark knows at the end of a batch.
     """
-    return sum(
-        max(0, end - max(stored.get(number, 0), committed.get(number, 0), first.get(number, 0)))
-        for number, end in topic.ends.items()
-    )
+    reached = {n: max(stored.get(n, 0), committed.get(n, 0)) or (first or {}).get(n, 0) for n in topic.ends}
+    return sum(max(0, end - max(reached[n], topic.beginnings.get(n, 0))) for n, end in topic.ends.items())
 
 
 def records_read(committed: Offsets, topics: Mapping[str, Topic]) -> int:
@@ -42,6 +44,22 @@ def records_read(committed: Offsets, topics: Mapping[str, Topic]) -> int:
         for name, topic in topics.items()
         for number, end in topic.ends.items()
     )
+
+
+def lost_unread(committed: Offsets, beginnings: Mapping[str, Mapping[int, int]]) -> str | None:
+    """Say which topic has lost the first records of a partition before one of them was read; None if there is none.
+
+    `beginnings` are older than the batch after which `committed` was reported. In real time, Spark takes a partition
+    that cannot be read at offset 0 for one that has no record yet, and waits for ever; anywhere else, it fails.
+    """
+    for name, offsets in committed.items():
+        for number, offset in sorted(offsets.items()):
+            if offset == 0 and beginnings.get(name, {}).get(number, 0) > 0:
+                return (
+                    f"Kafka no longer has the first records of partition {number} of topic {shown(name)}, "
+                    "and none of them was read"
+                )
+    return None
 
 
 def has_every_record(topic: Topic, stored: Mapping[int, int], records: int) -> bool:

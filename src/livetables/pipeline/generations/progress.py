@@ -11,7 +11,14 @@ from livetables.kafka.topics import Topic
 from livetables.model.spec import GenerationSpec
 from livetables.model.wire import SourceReport
 from livetables.pipeline.flow.plan import scopes_of
-from livetables.pipeline.generations.lag import Offsets, committed_offsets, has_every_record, lag_of, records_read
+from livetables.pipeline.generations.lag import (
+    Offsets,
+    committed_offsets,
+    has_every_record,
+    lag_of,
+    lost_unread,
+    records_read,
+)
 from livetables.pipeline.table_server import Positions, StoredGeneration
 
 LAG_FOLLOWING = 100  # records that may be on their way; or so many as come in LAG_SECONDS_FOLLOWING
@@ -28,9 +35,11 @@ class Progress:
         self.reports: list[SourceReport] = []  # how far behind its topics it is, by table
         self.records_per_second = 0.0  # that come to its topics
         self.batch_id: int | None = None  # of the last batch that Spark has finished
+        self.lost_unread: str | None = None  # what Kafka has deleted before it was read, if Spark does not find out
         self.has_brought = False  # whether the server has got records since its query was started
         self.targets: Mapping[str, Topic] = dict(topics)  # as they were at its start
         self._spec = spec
+        self._beginnings = _beginnings(topics)  # as they were when that batch was recorded, or the query started since
         self._committed: Offsets = {}  # by topic and partition: everything before was read, as far as it is known
         self._stored_records = 0  # that the server has
         self._stored: Positions | None = None  # how far they go, if it was asked since the start of the query
@@ -41,11 +50,16 @@ class Progress:
 
     def query_started(self) -> None:
         self._stored, self.has_brought = None, False
+        self._beginnings = _beginnings(self.seen)
 
     def batch_finished(self, progress: StreamingQueryProgress) -> None:
         """Record the last batch that Spark reports."""
-        self.batch_id = progress.batchId
-        for topic, offsets in committed_offsets(progress).items():
+        committed = committed_offsets(progress)
+        if progress.batchId != self.batch_id:
+            self.batch_id = progress.batchId
+            self.lost_unread = lost_unread(committed, self._beginnings)
+            self._beginnings = _beginnings(self.seen)
+        for topic, offsets in committed.items():
             self._committed[topic] = {**self._committed.get(topic, {}), **offsets}
 
     def follow(self, positions: Positions) -> None:
@@ -59,7 +73,8 @@ class Progress:
                     self.seen[table.topic],
                     positions.get(table.name, {}),
                     self._committed.get(table.topic, {}),
-                    self._first_offsets(table.topic, table.start == "earliest"),
+                    # Where a table begins at a time, the first batch shows where that was.
+                    targets.ends if table.start == "latest" and (targets := self.targets.get(table.topic)) else None,
                 ),
             )
             for table in self._spec.tables
@@ -136,13 +151,6 @@ class Progress:
             self._near_end_since = time.monotonic()
         return self._near_end_since is not None and time.monotonic() - self._near_end_since >= UNCERTAIN_SECONDS
 
-    def _first_offsets(self, topic: str, from_beginning: bool) -> Mapping[int, int]:
-        """Where reading began, as far as Spark has not reported it."""
-        targets = self.targets.get(topic)
-        if targets is None:
-            return {}
-        return targets.beginnings if from_beginning else targets.ends
-
     @property
     def partitions(self) -> int:
         """How many partitions its topics have."""
@@ -164,3 +172,7 @@ class Progress:
                 self._ends_before = (now, ends)
         else:
             self._ends_before = (now, ends)
+
+
+def _beginnings(topics: Mapping[str, Topic]) -> Mapping[str, Mapping[int, int]]:
+    return {name: topic.beginnings for name, topic in topics.items()}

@@ -10,7 +10,15 @@ from typing import Any
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
-from livetables.jvm.java_errors import is_of_checkpoint, is_of_lost_records, java_causes, printed, with_causes
+from livetables.jvm.java_errors import (
+    cause_of,
+    is_of_checkpoint,
+    is_of_lost_records,
+    java_causes,
+    printed,
+    root_cause,
+    with_causes,
+)
 from livetables.jvm.session import is_one_process
 from livetables.kafka.clients import with_own_login
 from livetables.kafka.redaction import Redaction
@@ -101,7 +109,7 @@ class QueryRun:
         if any(TOO_FEW_SLOTS in message for message in messages):
             shuffle = int(self._context.spark.conf.get("spark.sql.shuffle.partitions") or 0)
             return Death(too_few_slots(self._context.config.pipeline.master, partitions_read, shuffle))
-        cause = shown_cause(self._context, _root_cause(causes))
+        cause = shown_cause(self._context, root_cause(causes) if causes else "Spark stopped the query without a reason")
         trace = _trace(self._context, causes)
         return Death(cause, cause if is_of_lost_records(trace) else None, is_of_checkpoint(trace))
 
@@ -119,10 +127,8 @@ class QueryRun:
 
 def failed_start(context: GenerationContext, error: Exception) -> Death:
     """Return why a query could not be started."""
-    return Death(
-        shown_cause(context, _first_line(str(error))),
-        is_of_checkpoint=is_of_checkpoint(_trace(context, java_causes(error))),
-    )
+    trace = _trace(context, java_causes(error))
+    return Death(shown_cause(context, cause_of(error)), is_of_checkpoint=is_of_checkpoint(trace))
 
 
 def shown_cause(context: GenerationContext, text: str) -> str:
@@ -143,15 +149,3 @@ def too_few_slots(master: str, topic_partitions: int, shuffle_partitions: int) -
         f"{shuffle_partitions} shuffle partitions of every generation that runs needs one; {more}, or set "
         "pipeline.shuffle_partitions and generations.max_lingering lower"
     )
-
-
-def _root_cause(causes: Sequence[Any]) -> str:
-    """Return the root cause in one sentence: the name of its class and the first line of its message."""
-    if not causes:
-        return "Spark stopped the query without a reason"
-    name, text = causes[-1].getClass().getSimpleName(), causes[-1].getMessage() or ""
-    return f"{name}: {_first_line(text)}".removesuffix(": ")
-
-
-def _first_line(text: str) -> str:
-    return next((line.strip() for line in text.splitlines() if line.strip()), "")

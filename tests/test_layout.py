@@ -91,7 +91,6 @@ TESTED_BY: Mapping[str, str] = {
     "init/test_inference.py": "formats.json init.document",
     "jvm/test_fetch.py": "child jvm.jars",
     "kafka/test_topics.py": "kafka.clients kafka.error_catalogue kafka.redaction",
-    "local/test_broker.py": "local.ports",
     "local/test_lock.py": "client.local_system",
     "local/test_system.py": "cli.signals",
     "model/test_wire.py": "model.change",

@@ -53,7 +53,8 @@ class StandIn:
                     offset = len(self.taken)
                     self.taken.append(request.fields)
                     self._sink.control_settled(request.request_id, Receipt("control", 0, offset))
-                    row = {"_id": offset, "partition": 0, "offset": offset}
+                    raw = json.dumps({**request.fields, "messageId": request.message_id})
+                    row = {"_id": offset, "partition": 0, "offset": offset, "raw": raw}
                     self._put(control_raw={**row, "outcome": None})
                     outcome = request.fields.get("joinType", "applied")
                     if outcome != "undecided":

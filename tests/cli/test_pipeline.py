@@ -50,6 +50,36 @@ def test_without_a_key_the_cure_is_named(capsys: pytest.CaptureFixture[str], mon
     assert "set LIVETABLES_PIPELINE_TOKEN or LIVETABLES_TOKEN to the server's" in error
 
 
+def started(tmp_path: Path, **settings: str) -> subprocess.CompletedProcess[str]:
+    environment = clean_environment(
+        LIVETABLES_TOKEN=TOKEN, LIVETABLES_KAFKA_BOOTSTRAP_SERVERS="127.0.0.1:1", **settings
+    )
+    command = [*COMMAND, "pipeline"]
+    return subprocess.run(
+        command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=WAIT_SECONDS, check=False
+    )
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"LIVETABLES_PIPELINE_MASTER": "lokal[2]"}, "Spark does not start on lokal[2]: "),
+        ({"LIVETABLES_PIPELINE_DRIVER_MEMORY_MEGABYTES": "256"}, "memory"),
+        ({"LIVETABLES_PIPELINE_DRIVER_MEMORY_MEGABYTES": "1"}, "Spark does not start on local["),
+        ({"JAVA_HOME": "/nowhere"}, "JAVA_HOME is /nowhere"),
+    ],
+)
+def test_where_spark_cannot_start_the_cure_is_named(tmp_path: Path, settings: dict[str, str], problem: str) -> None:
+    done = started(tmp_path, **settings)
+    assert done.returncode == 2, done.stderr
+    error = done.stderr[done.stderr.index("livetables: ") :]
+    assert problem in error
+    assert "  cure: " in error
+    assert "Traceback" not in done.stderr
+    assert ("pipeline.driver_memory_megabytes" in error) != ("JAVA_HOME" in settings)
+
+
 @pytest.fixture
 def usual_umask() -> Iterator[None]:
     before = os.umask(0o022)
@@ -64,7 +94,7 @@ def test_files_are_private_where_no_other_machine_shares_them(
 ) -> None:
     """What would start Spark writes a file instead."""
     written = tmp_path / "checkpoint"
-    for name in ("jar_directory", "engine_jar"):
+    for name in ("jar_directory", "engine_jar", "java_executable"):
         monkeypatch.setattr(module, name, lambda *_: None)
     monkeypatch.setattr(module, "run_pipeline", lambda *_, **__: written.write_text(""))
     monkeypatch.setattr(module, "log_to_stderr", lambda: None)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 import socket
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -122,6 +124,14 @@ def test_on_every_address_the_server_is_called_by_a_name_of_its_certificate(tmp_
     assert advertised_host(replace(document.server, tls_certificate=None, tls_key=None)) == "127.0.0.1"
 
 
+def test_a_directory_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    (tmp_path / ".livetables").write_text("a file, where the directory should be")
+    done = up(tmp_path)
+    assert done.returncode == 2
+    assert f"{tmp_path / '.livetables' / 'logs'} cannot be used: " in done.stderr
+    assert "cure: let this user write there" in done.stderr
+
+
 def test_steps_are_lines_where_there_is_no_terminal() -> None:
     screen = io.StringIO()
     steps = Steps(Console(file=screen))
@@ -143,3 +153,29 @@ def test_steps_that_differ_in_numbers_only_share_a_line_in_a_terminal() -> None:
         "building: 9 of 9",
         "ready",
     ]
+
+
+@pytest.mark.parametrize("behind", ["a full disk", "a closed pipe"])
+def test_steps_that_cannot_be_printed_end_nothing(behind: str) -> None:
+    program = """
+from rich.console import Console
+from livetables.cli.up import Steps
+import sys
+steps = Steps(Console())
+steps.notify("building")
+steps.show("ready")
+print("went on", file=sys.stderr)
+sys.stdout = None  # which Python would flush at its end
+"""
+    if behind == "a full disk":
+        output = os.open("/dev/full", os.O_WRONLY)
+    else:
+        reader, output = os.pipe()
+        os.close(reader)
+    try:
+        ended = subprocess.run(
+            [sys.executable, "-c", program], stdout=output, stderr=subprocess.PIPE, text=True, check=False
+        )
+    finally:
+        os.close(output)
+    assert "went on" in ended.stderr, ended.stderr

@@ -108,7 +108,15 @@ class DecidedControl:
     def _decide(self) -> None:
         for number, request in enumerate(iter(self._requested, None)):
             self._sink.control_settled(request.request_id, Receipt("control", 0, number))
-            row = {"_id": number, "partition": 0, "offset": number, "outcome": "applied", "generation": "g2"}
+            raw = json.dumps({**request.fields, "messageId": request.message_id})
+            row = {
+                "_id": number,
+                "partition": 0,
+                "offset": number,
+                "outcome": "applied",
+                "generation": "g2",
+                "raw": raw,
+            }
             self._sink.put(status.batch("status", number, self._shapes, {"control_raw": [row]}))
 
     def _requested(self) -> Any:
@@ -205,6 +213,20 @@ def test_what_runs_in_the_directory_needs_neither_address_nor_key(
         assert found.table("final_ui").count() == given.table("final_ui").count() == 2
     with pytest.raises(ConfigError, match=r"there is no key for the server at http://127\.0\.0\.1:1"):
         livetables.connect("http://127.0.0.1:1")
+
+
+def test_a_key_that_is_given_is_used_though_the_file_that_this_directory_names_is_gone(
+    server: ServerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".livetables").mkdir()
+    running = LocalSystem(Addresses(None, server.http, server.flight), TOKEN, token_file=str(tmp_path / "gone"))
+    running.write(tmp_path / ".livetables")
+    with livetables.connect(server.http, TOKEN) as both, livetables.connect(token=TOKEN) as key:
+        assert both.table("final_ui").count() == key.table("final_ui").count() == 2
+    for url in (None, server.http):
+        with pytest.raises(ConfigError, match='gone" cannot be read'):
+            livetables.connect(url)
 
 
 def test_an_invalid_address_is_refused() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from livetables.client.local_system import Addresses, LocalSystem
 from livetables.local.lock import held
-from livetables.model.errors import SetupError
+from livetables.model.errors import ConfigError, SetupError
 
 RUNNING = LocalSystem(Addresses("a:1", "http://b:2", "grpc://c:3"), "the key", {"server": 7})
 
@@ -33,9 +33,15 @@ def test_of_a_key_in_a_file_only_the_path_is_written_and_its_first_key_is_the_cu
     running = replace(RUNNING, token_file=str(keys), ca_file="/etc/ca.pem")
     running.write(tmp_path)
     assert "the key" not in (tmp_path / "up.json").read_text()
-    assert LocalSystem.read(tmp_path) == running
+    found = LocalSystem.read(tmp_path)
+    assert found == replace(running, token=None)
+    assert found.key == running.key == "the key"
     keys.write_text("another\nthe key\n")
-    assert LocalSystem.read(tmp_path) == replace(running, token="another")  # noqa: S106
+    assert found.key == "another"
+    keys.unlink()
+    assert LocalSystem.read(tmp_path) == found, "whoever has the key needs no file"
+    with pytest.raises(ConfigError, match='keys" cannot be read'):
+        _ = found.key
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"addresses": {}, "token": "", "pids": {}}'])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,7 @@ class FakeChild:
         self.log = Path(f"{name}.log")
         self.lives = 0
         self.ending: Ending | None = None
-        self.refuses_to_start: LivetablesError | None = None
+        self.refuses_to_start: LivetablesError | OSError | None = None
         self._journal = [] if journal is None else journal
 
     @property
@@ -155,15 +156,23 @@ def test_a_refusal_while_another_child_was_down_is_not_the_end() -> None:
     assert server.lives == 2
 
 
-def test_a_child_that_cannot_be_started_again_is_tried_later() -> None:
+@pytest.mark.parametrize(
+    ("error", "problem"),
+    [
+        (SetupError("its port is taken", "free it"), "its port is taken"),
+        (OSError(errno.ENOSPC, "No space left on device"), "No space left on device"),
+    ],
+)
+def test_a_child_that_cannot_be_started_again_is_tried_later(error: LivetablesError | OSError, problem: str) -> None:
     watched = Watched()
     child = watched.start(FakeChild("broker"))
     child.ending = Ending("was killed by SIGKILL")
     watched.supervisor.look()
-    child.refuses_to_start = SetupError("its port is taken", "free it")
+    child.refuses_to_start = error
     watched.now += 1
     watched.supervisor.look()
-    assert "could not be started: its port is taken; starting it again in 2 s" in watched.notices[-1]
+    assert "could not be started: " in watched.notices[-1]
+    assert f"{problem}; starting it again in 2 s" in watched.notices[-1]
     child.refuses_to_start = None
     assert watched.seconds_until_alive(child) == 2
 

@@ -66,7 +66,7 @@ def server_and_addresses(arguments: argparse.Namespace) -> tuple[HttpClient, Add
     addresses = _addresses(arguments, config, running)
     token = server_token(config, os.environ)
     if token is None and running and running.addresses.http == addresses.http:
-        token = running.token
+        token = running.key
     if token is None:
         raise ConfigError(
             f"there is no key for the server at {addresses.http}",

@@ -15,7 +15,7 @@ from livetables.cli.signals import stopped_by_signals
 from livetables.config.load import pipeline_token
 from livetables.config.settings import Secret
 from livetables.config.values import Config
-from livetables.jvm.jars import engine_jar, jar_directory
+from livetables.jvm.jars import engine_jar, jar_directory, java_executable
 from livetables.jvm.session import session_settings, submitted_settings
 from livetables.log import log_to_stderr
 from livetables.model.errors import ConfigError
@@ -68,6 +68,8 @@ def run(arguments: argparse.Namespace) -> int:
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     if SUBMITTED in os.environ:
         config = _as_submitted(config)
+    else:
+        java_executable()
     jar_directory("spark")  # here, where Ctrl-C still ends at once, should they have to be fetched
     engine_jar()
     if config.pipeline.master.startswith("local"):  # elsewhere, executors may be another user's, and share checkpoints

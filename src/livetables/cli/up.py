@@ -11,6 +11,7 @@ import shutil
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
@@ -25,6 +26,7 @@ from livetables.config.values import Config, GenerationsConfig
 from livetables.demo.feed import AT_FULL_RATE, LAST
 from livetables.demo.records import DemoOptions
 from livetables.jvm.jars import engine_jar, jar_directory
+from livetables.local.lock import made
 from livetables.local.system import System, run_system
 from livetables.log import log_to
 from livetables.model.errors import ConfigError
@@ -94,9 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     steps = Steps(Console())
     keep_files_private()
-    logs = DIRECTORY / "logs"
-    logs.mkdir(parents=True, exist_ok=True)
-    log_to(logging.FileHandler(logs / "up.log", delay=True))
+    log_to(logging.FileHandler(made(DIRECTORY / "logs") / "up.log", delay=True))
 
     def ready(addresses: Addresses) -> None:
         # What follows the # stays in the browser. A key that was chosen is known, and this may be written to a log.
@@ -160,7 +160,9 @@ class Steps:
             self._moving = None
 
     def _print(self, line: str) -> None:
-        self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+        # A full disk or a closed pipe behind the output ends nothing that runs. (For a pipe, rich exits the program.)
+        with suppress(OSError, SystemExit):
+            self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def _fetch_jars(config: Config, notify: Callable[[str], None]) -> None:

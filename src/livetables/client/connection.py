@@ -64,7 +64,7 @@ def connect(
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ConfigError(f"{url!r} is not the address of a server", "give one like http://host:8765")
     if token is None and running and running.addresses.http == url:
-        token = running.token
+        token = running.key
     if token is None:
         raise ConfigError(
             f"there is no key for the server at {url}",

@@ -5,15 +5,15 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from livetables.client.http import HttpClient, UnreachableError
 from livetables.model.control_message import ControlMessage, Fields, Unreadable, check
-from livetables.model.errors import ConfigError, RequestError, SetupError
+from livetables.model.errors import RETRYABLE, ConfigError, RequestError, SetupError
 
 LOOK_SECONDS = 0.25
+PASSING = RETRYABLE | {"limit", "internal"}  # errors of a question that may be answered later
 DONE = ("applied", "unchanged")
 
 
@@ -59,48 +59,56 @@ def control_fields(
 def send(http_client: HttpClient, message: Fields, seconds_max: float, notify: Callable[[str], None]) -> Outcome:
     """Publish a message, and wait for what becomes of exactly this one; `notify` is called with what is waited for."""
     deadline = time.monotonic() + seconds_max
-    receipt = _sent(http_client, message, deadline, notify)
-    return _outcome(http_client, receipt, deadline, notify)
+    message_id = uuid.uuid4().hex
+    receipt = _sent(http_client, message, message_id, deadline, notify)
+    return _outcome(http_client, receipt, message_id, deadline, notify)
 
 
-def _sent(http_client: HttpClient, message: Fields, deadline: float, notify: Callable[[str], None]) -> dict[str, Any]:
-    """Where on the control topic the message is. A pipeline that starts is waited for.
+def _sent(
+    http_client: HttpClient, message: Fields, message_id: str, deadline: float, notify: Callable[[str], None]
+) -> dict[str, Any]:
+    """Where on the control topic the message is. A pipeline that starts is waited for, and a server that is away.
 
     It has an id of its own: when an answer got lost, it is sent again, and published once.
     """
-    headers = {"Idempotency-Key": uuid.uuid4().hex}
     is_sent = False  # perhaps
     while True:
         try:
-            receipt: dict[str, Any] = http_client.post("/api/control", message, headers)
+            receipt: dict[str, Any] = http_client.post("/api/control", message, {"Idempotency-Key": message_id})
         except UnreachableError as error:
             if not (is_sent or error.may_have_arrived) or time.monotonic() > deadline:
                 raise
-            is_sent = True
-            notify(error.problem)
-            time.sleep(LOOK_SECONDS)
+            problem = error.problem
         except RequestError as error:
-            if error.code != "unavailable" or time.monotonic() > deadline:
+            if not error.is_retryable or time.monotonic() > deadline:
                 raise
-            is_sent = True
-            notify(error.problem)
-            time.sleep(LOOK_SECONDS)
+            problem = error.problem
         else:
             return receipt
+        is_sent = True
+        notify(problem)
+        time.sleep(LOOK_SECONDS)
 
 
 def _outcome(
-    http_client: HttpClient, receipt: dict[str, Any], deadline: float, notify: Callable[[str], None]
+    http_client: HttpClient, receipt: dict[str, Any], message_id: str, deadline: float, notify: Callable[[str], None]
 ) -> Outcome:
-    """Wait for the outcome. The server may be away meanwhile: it keeps what it was sent."""
+    """Wait for the outcome. The server may be away meanwhile, or unable to say: it keeps what it was sent."""
     place = {"partition": receipt["partition"], "offset": receipt["offset"]}
     while True:
-        with suppress(UnreachableError):
-            rows = http_client.rows("control_raw", equal=place)
-            if rows and rows[0]["outcome"]:
-                return Outcome(**{name: rows[0][name] for name in ("outcome", "why", "generation")}, **receipt)
+        try:
+            for row in http_client.rows("control_raw", equal=place):
+                # An older message may be at the same place of another topic, or of one that was created again.
+                if row["outcome"] and message_id in (row["raw"] or ""):
+                    return Outcome(**{name: row[name] for name in ("outcome", "why", "generation")}, **receipt)
             for status in http_client.rows("orchestrator_status"):
                 notify(status["message"] or status["state"])
+        except UnreachableError as error:
+            notify(error.problem)
+        except RequestError as error:
+            if error.code not in PASSING:
+                raise
+            notify(error.problem)
         if time.monotonic() > deadline:
             raise SetupError(
                 f"the message is at offset {receipt['offset']} of topic {receipt['topic']}, but not decided in time",

@@ -14,9 +14,10 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
-from livetables.model.errors import RequestError, SetupError
+from livetables.model.errors import LivetablesError, RequestError, SetupError
 from livetables.tls import client_context
 
+PROXY_STATUSES = (502, 503, 504)  # of one whose server is away, or does not answer in time
 ANSWER_SECONDS_MAX = 30.0  # longer than the server waits for the pipeline to take a control message
 
 
@@ -87,11 +88,15 @@ class HttpClient:
             unreachable.may_have_arrived = not isinstance(reason, ConnectionRefusedError | socket.gaierror)
             raise unreachable from None
 
-    def _refusal(self, status: int, body: bytes) -> RequestError:
+    def _refusal(self, status: int, body: bytes) -> LivetablesError:
+        """What an error means: of livetables itself, of a proxy that cannot reach it, or of who else is there."""
         try:
             fields = json.loads(body)
             return RequestError(fields["code"], fields["problem"], fields["cure"])
         except (ValueError, KeyError, TypeError):
-            return RequestError(
-                "internal", f"{self.url} answered with status {status}", "check that a livetables server is there"
-            )
+            problem, cure = f"{self.url} answered with status {status}", "check that a livetables server is there"
+        if status not in PROXY_STATUSES:
+            return RequestError("internal", problem, cure)
+        unreachable = UnreachableError(problem, cure)
+        unreachable.may_have_arrived = True
+        return unreachable

@@ -32,10 +32,18 @@ class LocalSystem:
     """
 
     addresses: Addresses
-    token: str
+    token: str | None  # None: it is in the file, see `key`
     pids: Mapping[str, int] = field(default_factory=dict)
     token_file: str | None = None
     ca_file: str | None = None  # what vouches for the server's certificate
+
+    @property
+    def key(self) -> str:
+        """The key now; a ConfigError says why its file has none."""
+        if self.token_file:
+            return token_in(self.token_file)
+        assert self.token is not None
+        return self.token
 
     @classmethod
     def read(cls, directory: Path = DIRECTORY) -> LocalSystem | None:
@@ -43,7 +51,7 @@ class LocalSystem:
         try:
             written = json.loads((directory / "up.json").read_text())
             addresses, pids, token_file = Addresses(**written["addresses"]), written["pids"], written["token_file"]
-            token = token_in(token_file) if token_file else Secret(written["token"])
+            token = None if token_file else Secret(written["token"])
             return cls(addresses, token, pids, token_file, written["ca_file"])
         except (OSError, ValueError, KeyError, TypeError):
             return None

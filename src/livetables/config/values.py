@@ -34,7 +34,7 @@ class ServerConfig:
     port: int = 8765  # browsers and HTTP; 0: any free one
     flight_port: int = 8766  # Python and the pipeline; 0: any free one
     store: str = ".livetables/store.duckdb"  # a file, or ":memory:" for tables that a restart builds again
-    memory_megabytes: int = 1024  # of the tables and all queries together
+    memory_megabytes: int = 1024  # of the tables and all queries together, and once more of all open views
     token_file: str | None = None  # the file with the keys and their roles; see `server_keys`
     origins: tuple[str, ...] = ()  # further web origins that may connect; the server's own always may
     tls_certificate: str | None = None  # PEM files, both or none: with them every endpoint is encrypted

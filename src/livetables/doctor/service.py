@@ -64,7 +64,7 @@ def server(facts: Facts) -> Sequence[Finding]:
     name = "server"
     token = server_token(config, facts.environ)
     if token is None and running:
-        token = running.token
+        token = running.key
     if not running and not _is_livetables(url, ca_file):
         return [Finding(name, "ok", "none runs here; `livetables up` starts one")]
     if token is None:

@@ -40,7 +40,7 @@ NOTES: Mapping[str, str] = {
     "server.port": "browsers and HTTP; 0: any free one",
     "server.flight_port": "Python and the pipeline; 0: any free one",
     "server.store": 'a file, or ":memory:"',
-    "server.memory_megabytes": "of the tables and all queries together",
+    "server.memory_megabytes": "of the tables and all queries together, and once more of all open views",
     "server.token_file": "the file with the key of every endpoint; or set LIVETABLES_TOKEN",
     "server.tls_certificate": "with both, every endpoint uses TLS",
     "server.relays": "processes that serve WebSockets beside the server's own, one for each further core",

@@ -51,11 +51,11 @@ class CommandProcess:
         return None if self._process is None or self._process.poll() is not None else self._process.pid
 
     def start(self) -> None:
-        self.log.parent.mkdir(parents=True, exist_ok=True)
-        if self.log.exists() and self.log.stat().st_size > LOG_BYTES_MAX:
-            self.log.replace(self.log.with_suffix(".log.1"))
-        self._log_start = self.log.stat().st_size if self.log.exists() else 0
         try:
+            self.log.parent.mkdir(parents=True, exist_ok=True)
+            if self.log.exists() and self.log.stat().st_size > LOG_BYTES_MAX:
+                self.log.replace(self.log.with_suffix(".log.1"))
+            self._log_start = self.log.stat().st_size if self.log.exists() else 0
             process = spawn(self._command, self.log, environment=self._environment, stdout=subprocess.PIPE)
         except OSError as error:
             raise SetupError(

@@ -44,7 +44,7 @@ class Child(Protocol):
         """None while there is none."""
 
     def start(self) -> None:
-        """Start it, also again; a LivetablesError has the reason why it cannot be."""
+        """Start it, also again; a LivetablesError or an OSError has the reason why it cannot be."""
 
     def ended(self) -> Ending | None:
         """How it ended by itself; None while it runs. Nothing that it started is left by then."""
@@ -164,8 +164,9 @@ class Supervisor:
         kept.due, kept.started = None, self._clock()
         try:
             kept.child.start()
-        except LivetablesError as error:
-            self._lost(kept, Ending(f"could not be started: {error.problem.splitlines()[0]}"))
+        except (LivetablesError, OSError) as error:  # an OSError, for example, of a full disk
+            problem = error.problem if isinstance(error, LivetablesError) else str(error)
+            self._lost(kept, Ending(f"could not be started: {problem.splitlines()[0]}"))
             return
         log_event(log, "process_started", process=kept.child.name, pid=kept.child.pid)
         self._notify(f"the {kept.child.name} is started again")

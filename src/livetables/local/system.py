@@ -133,7 +133,7 @@ def run_system(
 
 def _ports(port: int, flight_port: int, host: str) -> tuple[int, int]:
     """The two ports of the server, chosen here where any will do, so that it comes back to them."""
-    chosen = iter(free_ports(2, host))
+    chosen = iter(free_ports((port, flight_port).count(0), host))
     return port or next(chosen), flight_port or next(chosen)
 
 

@@ -45,6 +45,7 @@ PURE = (
     "server.access.logins",
     "server.access.origins",
     "server.health.freshness",
+    "server.live.delta_log",
     "server.live.protocol",
     "server.storage.frames",
     "server.storage.horizons",
@@ -105,18 +106,16 @@ TESTED_BY: Mapping[str, str] = {
     ),
     "server/api/test_http.py": (
         "server.api.gate server.api.http_control server.api.http_health server.api.http_operations "
-        "server.api.http_page server.api.http_sql server.api.messages server.api.services"
+        "server.api.http_page server.api.http_sql server.api.http_tables server.api.messages server.api.services"
     ),
     "server/api/test_intake.py": "server.api.http_frames server.storage.staging",
-    "server/api/test_stalled.py": "server.api.http_tables",
-    "server/live/test_hub.py": "server.live.state",
-    "server/live/test_session.py": (
-        "server.live.connection server.live.sessions server.live.subscription server.live.websocket"
-    ),
+    "server/live/test_hub.py": "server.live.delta_log server.live.state",
+    "server/live/test_session.py": "server.live.connection server.live.sessions server.live.subscription",
     "server/relays/test_main.py": "server.relays.handover server.relays.messages",
     "server/storage/test_frames.py": "server.storage.merge",
     "server/storage/test_feed.py": "server.storage.changes",
     "server/storage/test_pending.py": "server.storage.writer",
+    "server/storage/test_planner.py": "server.storage.plan_process",
     "server/storage/test_sql.py": "server.storage.query server.storage.reader",
     "server/storage/test_retention.py": (
         "server.storage.horizons server.storage.trimming server.storage.unknown_fields"
@@ -130,7 +129,7 @@ TESTED_BY: Mapping[str, str] = {
     "pipeline/test_server_client.py": "pipeline.table_server",
     "pipeline/test_fencing.py": "pipeline.process server.storage.fencing server.storage.holding",
     "server/access/test_roles.py": "model.roles server.viewports.masking",
-    "server/access/test_strangers.py": "server.api.front server.api.http_timeouts",
+    "server/access/test_strangers.py": "server.api.front",
     "test_windows.py": "locks",
 }
 # Modules that no test is about, and why.

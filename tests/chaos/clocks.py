@@ -1,7 +1,6 @@
 """Clocks that can be set, each of one process and its children: libfaketime, which is loaded into it.
 
 Only the clock that people read is another one. The monotonic one goes on, as it does when a real clock is set.
-Python's `time.sleep` fails with this library, so the pipeline's driver, which needs it, has its own clock always.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ class Clock:
 
     @property
     def settings(self) -> dict[str, str]:
+        """The environment of such a process. One of Python that sleeps also needs `SLEEP` of `driver_code`."""
         library = next(Path("/usr/lib").glob(LIBRARIES), None)
         assert library, "clocks are set with libfaketime: install the package libfaketime"
         return {
@@ -40,7 +40,7 @@ class Clock:
         }
 
     def java_home(self, directory: Path) -> dict[str, str]:
-        """Settings for a process whose clock is the real one, and that of its JVM this one."""
+        """Settings for a process whose JVM has this clock, whichever clock the process itself has."""
         java = shutil.which("java")
         assert java
         script = directory / "bin" / "java"

@@ -26,6 +26,7 @@ from livetables.model.errors import LivetablesError
 from tests.chaos.clients import Client, Clients, Follower, Page, Reader
 from tests.chaos.clocks import Clock
 from tests.chaos.disks import mounted
+from tests.chaos.driver_code import FILL_HEAP, SLEEP, with_code
 from tests.chaos.links import Link
 from tests.chaos.supervisor import Supervisor
 from tests.chaos.swaps import disk_megabytes
@@ -298,13 +299,18 @@ def running(chance: random.Random, kept: Path | None = None, pages: int = PAGES)
             kept.mkdir(parents=True, exist_ok=True)
             stack.callback(_keep_logs, directory, kept)
         broker = stack.enter_context(TwoWayBroker())
-        clocks = {name: Clock(temporary / f"{name}.clock") for name in ("server", "jvm")}
+        clocks = {name: Clock(temporary / f"{name}.clock") for name in ("server", "driver", "jvm")}
         system = stack.enter_context(
             System(
                 directory,
                 broker,
                 chance,
-                {**SETTINGS, **clocks["jvm"].java_home(temporary / "java")},
+                {
+                    **SETTINGS,
+                    **clocks["driver"].settings,
+                    **with_code(temporary / "python", SLEEP, FILL_HEAP),
+                    **clocks["jvm"].java_home(temporary / "java"),
+                },
                 {**SERVER_SETTINGS, **clocks["server"].settings},
             )
         )

@@ -7,22 +7,28 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.error
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
+from pyarrow import flight
 
 from livetables.model.change import Batch, TableChanges
-from livetables.model.errors import RequestError
-from livetables.model.wire import Holder, Receipt
+from livetables.model.errors import RequestError, SinkError
+from livetables.model.wire import RUNS_PER_PIPELINE, FramePart, Holder, Receipt
 from livetables.pipeline.server_client import ServerClient
 from livetables.pipeline.table_server import FencedError, HeldError
+from livetables.server.storage.fencing import ADOPTED_MAX
 from livetables.server.storage.holding import SILENT_SECONDS, Holding
 from tests.support.second_pipeline import SHAPE
 from tests.support.server import TOKEN, ServerProcess
 
 pytestmark = pytest.mark.processes
+
+VIEWER = "a-viewers-key"
 
 
 @pytest.fixture(scope="module")
@@ -134,6 +140,87 @@ def test_a_process_that_starts_its_pipeline_again_takes_over_from_itself(server:
         assert other.start_pipeline() == first + 1
         with pytest.raises(FencedError):
             one.drop("none")
+
+
+# Numbers that no pipeline has
+
+WRONG_NUMBERS = [3, ADOPTED_MAX + 1, 2**63 - 1, 2**64, int("9" * 200)]
+
+
+@pytest.fixture
+def lost(tmp_path: Path) -> Iterator[ServerProcess]:
+    """A server whose store is new."""
+    with ServerProcess(tmp_path, {"LIVETABLES_VIEWER_TOKEN": VIEWER}) as server:
+        yield server
+
+
+READS: dict[str, Callable[[flight.FlightClient, flight.FlightCallOptions], object]] = {
+    "do_get": lambda client, options: client.do_get(flight.Ticket(b'{"table": "people"}'), options).read_all(),
+    "list_flights": lambda client, options: list(client.list_flights(options=options)),
+    "get_flight_info": lambda client, options: client.get_flight_info(
+        flight.FlightDescriptor.for_path("people"), options
+    ),
+    "get_schema": lambda client, options: client.get_schema(flight.FlightDescriptor.for_path("people"), options),
+}
+
+
+def test_who_only_reads_takes_the_server_from_no_pipeline_whatever_number_is_sent(lost: ServerProcess) -> None:
+    with closing(lost.sink()) as sink, flight.FlightClient(lost.flight) as client:
+        assert sink.start_pipeline() == 1
+        sink.begin("g", [SHAPE])
+        sink.publish("g")
+        key = (b"authorization", f"Bearer {VIEWER}".encode())
+        for number in (*WRONG_NUMBERS, 0, "x"):
+            headers = [key, (b"livetables-pipeline", f"{number}".encode())]
+            for read in READS.values():
+                read(client, flight.FlightCallOptions(timeout=30, headers=headers))
+        sink.publish("g")
+        assert sink.start_pipeline() == 2
+
+
+def test_a_number_that_was_never_given_out_is_refused(lost: ServerProcess) -> None:
+    with closing(lost.sink()) as sink:
+        assert sink.start_pipeline() == 1
+        sink.begin("g", [SHAPE])
+        for number in WRONG_NUMBERS:
+            with closing(ServerClient(lost.flight, TOKEN, number=number)) as wrong:
+                for call in (*CALLS.values(), ServerClient.generations, ServerClient.start_pipeline):
+                    with pytest.raises(SinkError):
+                        call(wrong)
+            assert frame_refusal(lost, number) == "fenced"
+        sink.publish("g")
+        assert sink.start_pipeline() == 2
+
+
+def test_a_new_store_takes_no_number_after_which_there_are_none(lost: ServerProcess) -> None:
+    for number in WRONG_NUMBERS[1:]:
+        with closing(ServerClient(lost.flight, TOKEN, number=number)) as wrong, pytest.raises(SinkError):
+            wrong.begin("g", [SHAPE])
+        assert frame_refusal(lost, number) == "fenced"
+    with closing(lost.sink()) as sink:
+        assert sink.start_pipeline() == 1
+
+
+def test_a_new_store_takes_the_number_of_the_pipeline_that_runs_and_no_other_one(lost: ServerProcess) -> None:
+    with (
+        closing(ServerClient(lost.flight, TOKEN, number=ADOPTED_MAX)) as running,
+        closing(ServerClient(lost.flight, TOKEN, number=ADOPTED_MAX - 1)) as older,
+    ):
+        running.begin("g", [SHAPE])
+        with pytest.raises(FencedError):
+            older.drop("g")
+        running.publish("g")
+        assert running.start_pipeline() == ADOPTED_MAX + 1
+        running.publish("g")
+
+
+def frame_refusal(server: ServerProcess, number: int) -> str:
+    """The code of the error that a frame of a pipeline gets."""
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        server.send_frame(FramePart("g", number * RUNS_PER_PIPELINE, 0, "a", 0, 0, True, 0, (), {}))
+    with refused.value as error:
+        code: str = json.loads(error.read())["code"]
+        return code
 
 
 # Who holds a server, without one

@@ -575,3 +575,17 @@ def test_dead_letters_are_counted_also_before_a_generation_is_published(server: 
     assert sink.dead_letters("g") == {"users_ui": DeadLetters(3, reason)}
     with pytest.raises(SinkError, match="generation h was not begun"):
         sink.dead_letters("h")
+
+
+def test_what_was_shown_and_is_not_stored_yet_is_counted(server: Server, sink: ServerClient) -> None:
+    """A build whose positions are at the end takes over, or is rejected, by these counts."""
+    sink.begin("g", frames.SHAPES)
+    record = frames.Record("users", 0, 4, "a", 0)
+    shown = frames.part(frames.Operator().process(record), frames.marks_of([record]))
+    server.store.show(Frame(shown, shown.streams))
+    (stored,) = sink.generations()
+    assert (stored.positions["users"], stored.rows["users_ui"]) == ({0: 5}, 1)
+    letter = {"source": "users_ui", "_id": 5, "ts": START, "raw": b""}
+    shown = frames.part([("dead_letters", "rows", letter)], {"users": {"k": {0: 5}}}, frame=1)
+    server.store.show(Frame(shown, shown.streams))
+    assert sink.dead_letters("g")["users_ui"].count == 1

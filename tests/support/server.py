@@ -104,9 +104,23 @@ class ServerProcess:
         return ServerClient(self.flight, TOKEN, patience_seconds=patience_seconds)
 
     def relays(self) -> list[int]:
-        """The process ids of its relays: it starts no other processes."""
+        """The process ids of its relays."""
+        return self._children("livetables.server.relays.main")
+
+    def planners(self) -> list[int]:
+        """The process id of its process that plans SQL, if there is one."""
+        return self._children("livetables.server.storage.plan_process")
+
+    def _children(self, module: str) -> list[int]:
+        """The process ids of what it has started, of those that run a module."""
         tasks = Path(f"/proc/{self.pid}/task")
-        return [int(pid) for children in tasks.glob("*/children") for pid in children.read_text().split()]
+        pids = [int(pid) for children in tasks.glob("*/children") for pid in children.read_text().split()]
+        found = []
+        for pid in pids:
+            with suppress(OSError):  # it has just ended
+                if module.encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+                    found.append(pid)
+        return found
 
     def rss_megabytes(self) -> float:
         """The memory of the server and its relays."""
@@ -124,6 +138,14 @@ class ServerProcess:
         with urllib.request.urlopen(request, timeout=30) as response:  # noqa: S310
             text: str = response.read().decode()
             return text
+
+    def sql(self, text: str) -> list[list[Any]]:
+        """The rows of an answer to SQL, over HTTP; a urllib.error.HTTPError if it is refused."""
+        headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
+        request = urllib.request.Request(f"{self.http}/api/sql", json.dumps({"sql": text}).encode(), headers)  # noqa: S310
+        with urllib.request.urlopen(request, timeout=60) as response:  # noqa: S310
+            rows: list[list[Any]] = json.loads(response.read())["rows"]
+            return rows
 
     def send_frame(self, part: FramePart) -> None:
         """Send a part of a frame as a writer of the pipeline does."""

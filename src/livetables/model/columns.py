@@ -45,6 +45,7 @@ class ColumnKind:
     may_contain: Callable[[str], bool]
     text_sql: str
     text: Callable[[Any], str]
+    bounds: tuple[str, str]  # the least and the greatest value, as text that DuckDB takes for one
     needle: Callable[[str], str] = str
     is_text: bool = False
     has_nan: bool = False  # which is above all other values
@@ -115,6 +116,7 @@ STRING = ColumnKind(
     may_contain=lambda _: True,
     text_sql="{column}",
     text=str,
+    bounds=("", "\U0010ffff"),
     is_text=True,
     inferred_from=frozenset({str}),
     is_key=True,
@@ -129,6 +131,7 @@ INT64 = ColumnKind(
     may_contain=lambda needle: NUMBER_PART.fullmatch(needle) is not None,
     text_sql="CAST({column} AS VARCHAR)",
     text=repr,
+    bounds=(str(INT64_MIN), str(INT64_MAX)),
     packed=">q",
     inferred_from=frozenset({int}),
     is_key=True,
@@ -143,6 +146,7 @@ DOUBLE = ColumnKind(
     may_contain=lambda needle: NUMBER_PART.fullmatch(needle) is not None,
     text_sql="CAST({column} AS VARCHAR)",
     text=_double_text,
+    bounds=("-inf", "nan"),
     has_nan=True,
     packed=">d",
     inferred_from=frozenset({int, float}),
@@ -156,6 +160,7 @@ BOOL = ColumnKind(
     may_contain=lambda needle: any(needle.lower() in word for word in ("true", "false")),
     text_sql="CAST({column} AS VARCHAR)",
     text=lambda value: "true" if value else "false",
+    bounds=("false", "true"),
     packed=">?",
     inferred_from=frozenset({bool}),
     pandas="BooleanDtype",
@@ -169,6 +174,7 @@ TIMESTAMP = ColumnKind(
     may_contain=lambda needle: TIME_PART.fullmatch(needle) is not None,
     text_sql="CAST(CAST({column} AS TIMESTAMP) AS VARCHAR)",
     text=_time_text,
+    bounds=("-infinity", "infinity"),
     needle=lambda needle: needle.replace("T", " "),
 )
 

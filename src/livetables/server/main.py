@@ -87,7 +87,7 @@ async def serve(config: ServerConfig, keys: KeySource, ready: Callable[[Addresse
             backend.pulse,
             backend.control,
             metrics,
-            Hub(store, metrics),
+            Hub(store, metrics, memory_megabytes=config.memory_megabytes),
             flight_server.port,
             origins=tuple(origin for each in config.origins if (origin := normalised(each))),
             hosts=(config.host.lower(), socket.gethostname().lower()),

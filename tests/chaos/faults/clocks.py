@@ -7,6 +7,7 @@ import random
 import time
 from datetime import UTC, datetime
 
+from tests.chaos.clocks import Clock
 from tests.chaos.faults.fault import fault
 from tests.chaos.subject import Subject
 
@@ -26,10 +27,19 @@ def server_clock(subject: Subject, chance: random.Random) -> str:
     return f"{step:+,} s for {seconds:.1f} s"
 
 
+def driver_clock(subject: Subject, chance: random.Random) -> str:
+    """The pipeline's driver's: control messages, generations and their times."""
+    return set_for_a_while(subject.clocks["driver"], chance)
+
+
 def jvm_clock(subject: Subject, chance: random.Random) -> str:
     """The pipeline's JVM's: Spark, Kafka's clients, the operator and the writer."""
+    return set_for_a_while(subject.clocks["jvm"], chance)
+
+
+def set_for_a_while(clock: Clock, chance: random.Random) -> str:
     step, seconds = stepped(chance)
-    with subject.clocks["jvm"].ahead(step):
+    with clock.ahead(step):
         time.sleep(seconds)
     return f"{step:+,} s for {seconds:.1f} s"
 
@@ -40,5 +50,6 @@ def stepped(chance: random.Random) -> tuple[int, float]:
 
 FAULTS = (
     fault("clock_server", server_clock, "server", 4),
+    fault("clock_driver", driver_clock, "pipeline", 4),
     fault("clock_jvm", jvm_clock, "pipeline", 4),
 )

@@ -16,6 +16,7 @@ from websockets.exceptions import WebSocketException
 
 from tests.chaos.faults.fault import fault
 from tests.chaos.subject import Subject, at_once
+from tests.support.bombs import planning_bombs
 from tests.support.server import TOKEN, LiveClient
 
 SECONDS_MIN, SECONDS_MAX = 0.3, 2.0
@@ -49,6 +50,7 @@ BOMBS = (
     "SELECT * FROM read_csv('/etc/passwd')",
     "DROP TABLE users_ui",
     "SELECT " + "1+" * 4000 + "1",
+    *planning_bombs("users_ui").values(),
 )
 
 
@@ -85,8 +87,8 @@ def stalled_export(subject: Subject, chance: random.Random) -> str:
                 timeout=seconds + 5, headers=[(b"authorization", f"Bearer {TOKEN}".encode())]
             )
             client = opened.enter_context(flight.FlightClient(server.flight))
-            ticket = flight.Ticket(json.dumps({"sql": "SELECT range, repeat('x', 100) FROM range(5000000)"}))
-            reader = client.do_get(ticket, options)
+            ticket = {"sql": "SELECT a.*, b.* FROM final_ui a, final_ui b"}
+            reader = client.do_get(flight.Ticket(json.dumps(ticket)), options)
             reader.read_chunk()
             time.sleep(seconds)
             reader.cancel()

@@ -202,6 +202,35 @@ def test_a_head_without_end_takes_no_memory(plain: ServerProcess) -> None:
     assert plain.rss_megabytes() - before < GROWTH_MEGABYTES_MAX
 
 
+ENDLESS = {
+    "trailers": b"1:1\r\n" * 20_000,
+    "one trailer": b"x" * 100_000,
+    "an extension of a chunk": b"x" * 100_000,
+}
+
+
+@pytest.mark.parametrize("key", ["", f"Authorization: Bearer {TOKEN}\r\n"], ids=["no key", "a key"])
+@pytest.mark.parametrize("what", ENDLESS)
+def test_what_comes_beside_a_body_takes_no_memory(plain: ServerProcess, what: str, key: str) -> None:
+    begin = {"trailers": "0\r\n", "one trailer": "0\r\nX: ", "an extension of a chunk": "1;"}[what]
+    before = plain.rss_megabytes()
+    with socket.create_connection(("127.0.0.1", plain.port)) as endless:
+        endless.sendall(f"GET /healthz HTTP/1.1\r\nTransfer-Encoding: chunked\r\n{key}\r\n{begin}".encode())
+        with pytest.raises(OSError, match=r"reset|[Bb]roken pipe"):
+            endless.sendall(ENDLESS[what] * 300)
+    assert plain.rss_megabytes() - before < GROWTH_MEGABYTES_MAX
+
+
+def test_a_body_in_many_small_chunks_is_taken(plain: ServerProcess) -> None:
+    text = b'{"sql": "SELECT 1"}' + b" " * 60_000
+    head = f"POST /api/sql HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\nContent-Type: application/json\r\n"
+    with socket.create_connection(("127.0.0.1", plain.port)) as chunked:
+        chunked.sendall(head.encode() + b"Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n")
+        chunked.sendall(b"".join(b"1;from=here\r\n" + text[n : n + 1] + b"\r\n" for n in range(len(text))))
+        chunked.sendall(b"0\r\nAuthorization: Bearer nobody\r\n\r\n")
+        assert b"".join(iter(lambda: chunked.recv(65536), b"")).startswith(b"HTTP/1.1 200 ")
+
+
 def test_many_half_requests_keep_the_pipeline_out_of_nothing(plain: ServerProcess) -> None:
     with ExitStack() as opened:
         for _ in range(500):

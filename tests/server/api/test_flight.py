@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -23,7 +23,7 @@ from livetables.model.wire import DELETED, ChangesHeader, Receipt, encode_batch,
 from livetables.server.access.key import Key
 from livetables.server.access.logins import WRONG_KEYS_MAX
 from livetables.server.api import flight as flight_module
-from livetables.server.api import flight_actions
+from livetables.server.api import flight_actions, flight_streams
 from livetables.server.api.control_requests import ControlQueue
 from livetables.server.api.flight import FlightServer
 from livetables.server.api.flight_actions import ACTIONS
@@ -31,7 +31,6 @@ from livetables.server.api.flight_streams import SCANS_MAX
 from livetables.server.api.services import Backend, Pulse
 from livetables.server.health.metrics import Metrics
 from livetables.server.storage import feed as feed_module
-from livetables.server.storage import reader as reader_module
 from livetables.server.storage.store import Store
 from tests.model.test_checksum import defined_checksum
 from tests.support.kafka import wait_until
@@ -71,8 +70,13 @@ class Served:
 class Client:
     """A Flight client with a key."""
 
-    def __init__(self, location: str, authorization: str | None = f"Bearer {TOKEN}") -> None:
-        self.raw = flight.FlightClient(location)
+    def __init__(
+        self,
+        location: str,
+        authorization: str | None = f"Bearer {TOKEN}",
+        settings: list[tuple[str, int]] | None = None,
+    ) -> None:
+        self.raw = flight.FlightClient(location, generic_options=settings)
         headers = [(b"authorization", authorization.encode())] if authorization else []
         self.options = flight.FlightCallOptions(timeout=60, headers=headers)
 
@@ -106,9 +110,8 @@ def client(served: Served) -> Client:
 
 
 @pytest.fixture
-def big(served: Served, monkeypatch: pytest.MonkeyPatch) -> pa.Table:
-    """A table that no buffer holds whole, in small chunks, so that the end of a stream is not in one."""
-    monkeypatch.setattr(reader_module, "ROWS_PER_CHUNK", 4096)
+def big(served: Served) -> pa.Table:
+    """A table that no buffer holds whole, and that comes in chunks, so that the end of a stream is not in one."""
     table = pa.table({"id": range(MANY), "text": [f"{n:0>200}" for n in range(MANY)]}, BIG.schema)
     served.store.begin("b", [BIG])
     served.store.put(Batch("b", 0, (TableChanges("big", table, pa.table({})),)))
@@ -389,9 +392,8 @@ def free_places(served: Served) -> int:
 
 @pytest.mark.parametrize("is_cancelled", [True, False])
 def test_streams_that_a_client_abandons_are_closed(
-    served: Served, client: Client, big: pa.Table, is_cancelled: bool, monkeypatch: pytest.MonkeyPatch
+    served: Served, client: Client, big: pa.Table, is_cancelled: bool
 ) -> None:
-    monkeypatch.setattr(reader_module, "ROWS_PER_CHUNK", 8192)  # so that one chunk on its way is little of a stream
     readers = [client.get(table="big") for _ in range(SCANS_MAX)]
     for reader in readers:
         reader.read_chunk()
@@ -426,6 +428,68 @@ def test_a_stream_left_unread_too_long_loses_its_place(
     for reader in readers:
         reader.cancel()
     assert big.num_rows == MANY
+
+
+SMALL_BUFFERS = [("grpc.http2.bdp_probe", 0)]  # they do not grow where a connection is slow
+LARGE = pa.table({"id": range(10_000), "text": [f"{n:0>1500}" for n in range(10_000)]}, BIG.schema)
+UNREAD = {
+    "window": {"table": "big", "offset": 0, "size": 10_000},
+    "change": {"changes": "big", "generation": "b", "after": -1},
+    "table": {"table": "big"},
+    "sql": {"sql": "SELECT a.text FROM big a, people p"},
+}
+
+
+@pytest.fixture
+def large(served: Served) -> None:
+    """A table of one large window, all of which has just changed."""
+    served.store.begin("b", [BIG])
+    served.store.publish("b")
+    served.store.put(Batch("b", 0, (TableChanges("big", LARGE, pa.table({})),)))
+
+
+@pytest.mark.usefixtures("large")
+@pytest.mark.parametrize("ticket", UNREAD.values(), ids=UNREAD)
+def test_who_reads_nothing_loses_first_the_stream_and_then_the_connection(
+    served: Served, monkeypatch: pytest.MonkeyPatch, ticket: dict[str, Any]
+) -> None:
+    client = Client(served.location, settings=SMALL_BUFFERS)
+    readers = [client.get(**ticket) for _ in range(2)]
+    assert len(served.server._streams._open) == 2
+    for stream in served.server._streams._open:
+        stream._rest_seconds_max = 0.1
+    del stream
+    monkeypatch.setattr(flight_streams, "PATIENCE_SECONDS", 0.1)
+    wait_until(lambda: not served.server.front._connections, "the connection has ended")
+    wait_until(lambda: not served.server._streams._open, "gRPC has let go of all streams")
+    wait_until(
+        lambda: (free_places(served), served.server._streams._answers_bytes) == (SCANS_MAX, 0), "what they had is free"
+    )
+    for reader in readers:
+        with pytest.raises((flight.FlightError, pa.ArrowException)):
+            reader.read_all()
+    assert Client(served.location).get(table="people").read_all().num_rows == 100
+
+
+@pytest.mark.usefixtures("large")
+def test_while_too_much_is_unread_a_large_window_is_refused_and_a_small_one_is_not(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flight_streams, "ANSWERS_BYTES_MAX", 20_000_000)
+    client = Client(served.location, settings=SMALL_BUFFERS)
+    reader = client.get(table="big", size=10_000)
+    with pytest.raises(flight.FlightServerError, match="do not read") as error:
+        client.get(table="big", size=10_000).read_all()
+    assert info_of(error)["code"] == "busy"
+    assert client.get(table="people", size=1).read_all().num_rows == 1
+    assert reader.read_all().num_rows == 10_000
+    wait_until(lambda: is_answered(client), "there is room again")
+
+
+def is_answered(client: Client) -> bool:
+    with suppress(flight.FlightServerError):
+        return bool(client.get(table="big", size=10_000).read_all().num_rows)
+    return False
 
 
 def test_shutdown_does_not_wait_for_a_client_that_has_stopped_reading(
@@ -508,16 +572,23 @@ def test_a_call_of_an_older_pipeline_is_refused(served: Served, client: Client) 
     )
     assert client.action("positions") == {"g": {}}
     assert served.store.fencing.start_pipeline() == 2
-    calls: list[Callable[[], Any]] = [
-        lambda: client.action("positions"),
-        lambda: client.get(table="people").read_all(),
-    ]
-    for call in calls:
-        with pytest.raises(flight.FlightServerError, match="another pipeline has taken over") as error:
-            call()
-        assert info_of(error)["code"] == "fenced"
-        assert "pipeline 1 asks, but this server belongs to pipeline 2" in info_of(error)["problem"]
+    with pytest.raises(flight.FlightServerError, match="another pipeline has taken over") as error:
+        client.action("positions")
+    assert info_of(error)["code"] == "fenced"
+    assert "pipeline 1 asks, but this server belongs to pipeline 2" in info_of(error)["problem"]
+    assert client.get(table="people").read_all().num_rows == len(ROWS), "whoever reads has no number"
     assert Client(served.location).action("positions") == {"g": {}}
+
+
+def test_a_pipeline_whose_number_the_store_has_lost_is_to_start_again(client: Client) -> None:
+    assert client.action("start_pipeline") == {"number": 1}
+    client.options = flight.FlightCallOptions(
+        headers=[(b"authorization", f"Bearer {TOKEN}".encode()), (b"livetables-pipeline", b"2")]
+    )
+    with pytest.raises(flight.FlightServerError, match="start the pipeline again") as error:
+        client.action("positions")
+    assert info_of(error)["code"] == "fenced"
+    assert "pipeline 2 asks, but this server belongs to pipeline 1" in info_of(error)["problem"]
 
 
 @pytest.mark.parametrize("number", [b"one", b"-1", b""])

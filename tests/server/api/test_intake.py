@@ -26,7 +26,7 @@ from livetables.server.storage import merge, staging
 from livetables.server.storage.frames import FrameError
 from livetables.server.storage.generation import Frame
 from livetables.server.storage.listeners import Changed
-from livetables.server.storage.pending import Outcome, ShownChanges
+from livetables.server.storage.pending import Outcome, PendingBatch, ShownChanges
 from livetables.server.storage.store import Store
 from livetables.server.storage.writer import Applied
 from livetables.server.viewports.viewport import Selection, ViewOptions
@@ -45,6 +45,7 @@ from tests.support.frames import (
 from tests.support.kafka import wait_until
 
 FRAMES = "/api/frames"
+PATIENCE = 0.3  # for a thread that may have to wait until the one that looks at it goes on
 LETTER = {"source": "users_ui", "_id": 4, "ts": EPOCH, "raw": b"\xff\xfe"}
 
 
@@ -258,15 +259,21 @@ def test_an_older_run_is_fenced(served: Served) -> None:
     assert served.ids() == [1]
 
 
-def test_an_older_pipeline_is_fenced_and_a_newer_one_adopted(served: Served) -> None:
+def test_an_older_pipeline_is_fenced_and_so_is_one_that_the_server_did_not_start(served: Served) -> None:
     assert [served.store.fencing.start_pipeline() for _ in range(2)] == [1, 2]
     assert outcome(served.send(frame(1, run=RUNS_PER_PIPELINE + 7))) == (409, "fenced")
     assert served.send(frame(1, run=2 * RUNS_PER_PIPELINE)).status_code == 200
-    assert served.send(frame(2, frame=1, run=5 * RUNS_PER_PIPELINE + 3)).status_code == 200
-    assert outcome(served.send(frame(3, frame=2, run=4 * RUNS_PER_PIPELINE))) == (409, "fenced")
+    assert outcome(served.send(frame(2, frame=1, run=5 * RUNS_PER_PIPELINE + 3))) == (409, "fenced")
+    assert served.send(frame(2, frame=1, run=2 * RUNS_PER_PIPELINE)).status_code == 200
+    assert served.store.fencing.start_pipeline() == 3
+    with pytest.raises(FrameError, match="pipeline 2 asks, but this server belongs to pipeline 3"):
+        served.store.fencing.check(2)
+
+
+def test_a_store_that_was_lost_belongs_to_the_pipeline_that_still_runs(served: Served) -> None:
+    assert served.send(frame(1, run=5 * RUNS_PER_PIPELINE + 3)).status_code == 200
+    assert outcome(served.send(frame(2, frame=1, run=4 * RUNS_PER_PIPELINE))) == (409, "fenced")
     assert served.store.fencing.start_pipeline() == 6
-    with pytest.raises(FrameError, match="pipeline 5 asks, but this server belongs to pipeline 6"):
-        served.store.fencing.check(5)
 
 
 def test_an_unknown_generation_and_other_columns_are_refused(served: Served) -> None:
@@ -403,6 +410,26 @@ def test_while_the_store_cannot_be_written_what_was_shown_is_kept_and_bounded(
         assert len(viewer.frames) == 2, "viewers have seen what writers will send again"
     assert progress(served.send(frame(2, frame=1)))[2] == 1
     assert served.ids() == [1, 2]
+    wait_until(lambda: bytes_waiting(served) == 0, "room for others", 10)
+
+
+def test_what_was_shown_while_others_could_not_be_stored_is_stored_without_being_asked_for(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intake, "RETRY_SECONDS", 0.01)
+    commit = served.store.writer._commit_shown
+    meanwhile: list[Future[intake.Taken]] = []
+
+    def fail_once(batches: Sequence[PendingBatch]) -> list[list[TableChanges]]:
+        if meanwhile:
+            return commit(batches)
+        meanwhile.append(served.services.intake.take(encode_part(frame(2, writer=1, durable=False))))
+        assert meanwhile[0].result(10).applied
+        raise duckdb.OutOfMemoryException("no memory left")
+
+    monkeypatch.setattr(served.store.writer, "_commit_shown", fail_once)
+    served.send(frame(1, durable=False))
+    wait_until(lambda: served.ids() == [1, 2], "both rows in the store", 10)
     wait_until(lambda: bytes_waiting(served) == 0, "room for others", 10)
 
 
@@ -663,5 +690,39 @@ def test_a_large_frame_holds_up_its_own_generation_and_no_other(
     assert take(encode_part(of_another)).result(10).applied
     assert not behind.running()
     may_go_on.set()
+    assert (large.result(10).applied, behind.result(10).applied) == (True, True)
+    assert served.ids() == [1, 2, 3]
+
+
+def test_a_frame_that_comes_as_a_large_one_ends_is_applied(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing comes between the look whether it has to wait, and that. The pause there is not to be had otherwise."""
+    apply, may_go_on, has_ended = served.store.apply, Event(), Event()
+
+    class Behind(dict[str, Any]):
+        def __contains__(self, generation: object) -> bool:
+            return self.get(generation) is not None
+
+        def get(self, generation: Any, default: Any = None) -> Any:
+            found = super().get(generation, default)
+            if found is not None:
+                may_go_on.set()
+                has_ended.wait(PATIENCE)
+            return found
+
+        def pop(self, *given: Any) -> Any:
+            ended = super().pop(*given)
+            has_ended.set()
+            return ended
+
+    def wait_and_apply(frames: Sequence[Frame]) -> Applied:
+        assert may_go_on.wait(10)
+        return apply(frames)
+
+    monkeypatch.setattr(served.services.intake, "_behind", Behind())
+    monkeypatch.setattr(served.store, "apply", wait_and_apply)
+    take = served.services.intake.take
+    take(encode_part(frame(1, part=0, commit=False))).result(10)
+    large = take(encode_part(frame(2, part=1)))
+    behind = take(encode_part(frame(3, writer=1)))
     assert (large.result(10).applied, behind.result(10).applied) == (True, True)
     assert served.ids() == [1, 2, 3]

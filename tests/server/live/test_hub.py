@@ -27,6 +27,7 @@ from livetables.server.live import hub as hub_module
 from livetables.server.live.hub import Hub, Viewport
 from livetables.server.live.state import State
 from livetables.server.storage import pending as pending_module
+from livetables.server.storage import query
 from livetables.server.storage import reader as reader_module
 from livetables.server.storage.frames import FrameError
 from livetables.server.storage.generation import Frame
@@ -383,6 +384,44 @@ def test_what_is_stored_while_a_window_is_read_is_in_it_once(store: Store, monke
     with_hub(store, act)
 
 
+SHOWN_TABLES = ("users_ui", "left_ui", "natural_ui")  # of a frame of users
+
+
+def test_the_log_keeps_only_what_an_evaluation_that_runs_may_need(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each evaluation ends after the next one has begun, so that there is always one: the store waits on purpose."""
+    kept, running = store.reader.kept, list[threading.Event]()
+
+    def kept_when_told(*asked: Any) -> Kept:
+        found = kept(*asked)
+        may_end = threading.Event()
+        running.append(may_end)
+        assert may_end.wait(10)
+        return found
+
+    monkeypatch.setattr(store.reader, "kept", kept_when_told)
+
+    async def act(hub: Hub, _: Metrics) -> None:
+        viewports: list[Viewport] = []
+        for number in range(8):
+            viewports.append(hub.subscribe("users_ui", ViewOptions(size=10 + number), lambda: None))
+            await until(lambda number=number: len(running) == number + 1)  # type: ignore[misc]
+            store.show(frame(number, frame=number))
+            store.store_shown()
+            if number:
+                running[number - 1].set()
+                await until(lambda number=number: viewports[number - 1].state is not None)  # type: ignore[misc]
+                assert state_of(viewports[number - 1]).total == number + 1
+            assert len(hub._log) <= 2 * len(SHOWN_TABLES), "that of the one before, and its own"
+        running[-1].set()
+        await until(lambda: viewports[-1].state is not None)
+        await until(lambda: [state_of(each).total for each in viewports] == [8] * 8)
+        assert len(hub._log) == 0
+
+    with_hub(store, act)
+
+
 def test_a_dear_view_does_not_delay_cheap_ones(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """The store is slow on purpose: as long as the test wants."""
     kept = store.reader.kept
@@ -490,7 +529,8 @@ def test_a_view_that_takes_too_long_is_reported_and_tried_again(store: Store, mo
     with_hub(store, act)
 
 
-def test_the_store_stops_when_its_time_is_up(store: Store) -> None:
+def test_the_store_stops_when_its_time_is_up(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(query, "INTERRUPT_SECONDS", 0.001)  # a fast machine might be ready before the second one
     rows = 400_000
     text = pa.array([f"{number * 7919 % rows} and some more text" for number in range(rows)])
     ids = pa.array(range(rows), pa.int64())
@@ -615,6 +655,68 @@ def test_a_generation_that_is_being_dropped_is_no_error_of_the_server(
 
     with_hub(store, act)
     assert "cannot evaluate" not in caplog.text
+
+
+# Memory
+
+
+def test_viewports_beyond_the_memory_are_refused_until_there_is_room_and_what_is_open_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hub_module, "RETRY_SECONDS", 0.01)
+    wide = [ViewOptions(size=1000, filters=[Filter(column="_id", op=">", value=number - 1)]) for number in range(3)]
+
+    async def watch(store: Store) -> None:
+        hub = Hub(store, Metrics(), memory_megabytes=1)
+        hub.start()
+        first, second = (hub.subscribe("appends", each, lambda: None) for each in wide[:2])
+        await until(lambda: first.state is not None and second.state is not None)
+        third = hub.subscribe("appends", wide[2], lambda: None)
+        await until(lambda: third.state is not None)
+        assert isinstance(third.state, RequestError)
+        assert (third.state.code, third.state.problem) == ("limit", "the open views take 1 MB, the most that they may")
+        assert third.state.cure == "close other views, ask for fewer rows, or set server.memory_megabytes higher"
+
+        def nothing() -> None: ...
+
+        assert hub.subscribe("appends", wide[0], nothing) is first, "it is open already"
+        store.begin("g2", [APPENDS])
+        store.put(batch("g2", 0, {APPENDS: (numbered(0, 1500), [])}))
+        store.publish("g2")
+        await until(lambda: [state_of(each).total for each in (first, second)] == [1500, 1499])
+        assert isinstance(third.state, RequestError)
+        hub.unsubscribe(first, nothing)
+        assert isinstance(third.state, RequestError)
+        for each in (first, second):
+            for subscriber in list(each.subscribers):
+                hub.unsubscribe(each, subscriber)
+        await until(lambda: isinstance(third.state, State))
+        store.put(batch("g2", 1, {APPENDS: (numbered(2000, 1), [])}))
+        await until(lambda: state_of(third).total == 1499)
+        hub.unsubscribe(third, *third.subscribers)
+        assert hub._memory_bytes == 0
+        await hub.stop()
+
+    with closing(Store(None)) as store:
+        store.begin("g", [APPENDS])
+        store.put(batch("g", 0, {APPENDS: (numbered(0, 1000), [])}))
+        store.publish("g")
+        asyncio.run(watch(store))
+
+
+def test_a_window_that_grows_counts_with_what_it_takes_then(store: Store) -> None:
+    async def watch() -> None:
+        hub = Hub(store, Metrics(), memory_megabytes=1)
+        hub.start()
+        first = hub.subscribe("users_ui", ViewOptions(size=2000), lambda: None)
+        await until(lambda: first.state is not None)
+        store.show(frame(*range(1500)))
+        await until(lambda: state_of(first).total == 1500)
+        second = hub.subscribe("users_ui", ViewOptions(size=10), lambda: None)
+        await until(lambda: isinstance(second.state, RequestError))
+        await hub.stop()
+
+    asyncio.run(watch())
 
 
 # Rows of a megabyte

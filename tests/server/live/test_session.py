@@ -510,6 +510,35 @@ def test_an_invalid_frame_is_an_error_and_the_session_goes_on(server: ServerProc
 
 
 @pytest.mark.usefixtures("feed")
+def test_an_invalid_frame_that_names_its_subscription_is_an_error_about_that_one(server: ServerProcess) -> None:
+    with LiveClient(server.websocket) as client:
+        client.subscribe(1, "users_ui", size=1)
+        client.receive_type("snapshot")
+        for frame, code in (
+            ({"type": "subscribe", "sub": 2, "table": "users_ui", "view": {"offset": 0.5}}, "bad_frame"),
+            ({"type": "subscribe", "sub": 3, "table": "users_ui", "view": {"size": None}}, "bad_frame"),
+            ({"type": "set", "sub": 1, "revision": 1, "quick": "x" * 1001}, "limit"),
+            ({"type": "set", "sub": 1, "revision": 1, "quick": "\ud800"}, "bad_frame"),
+        ):
+            client.send(frame)
+            error = client.receive_type("error")
+            assert (error["code"], error.get("sub")) == (code, frame["sub"])
+        for text in (
+            "[]",
+            "{",
+            "[" * 60_000,
+            '{"sub": true}',
+            '{"sub": 2.5}',
+            '{"sub": -1}',
+            '{"sub": 9007199254740992}',
+        ):
+            client.socket.send(text)
+            assert "sub" not in client.receive_type("error")
+        client.send({"type": "set", "sub": 1, "revision": 2, "size": 2})
+        client.receive_until(lambda frame: frame.get("revision") == 2 and frame["type"] == "snapshot", "rows")
+
+
+@pytest.mark.usefixtures("feed")
 def test_an_oversized_frame_closes_its_own_session_only(server: ServerProcess) -> None:
     with LiveClient(server.websocket) as good, LiveClient(server.websocket) as bad:
         with suppress(ConnectionClosed):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -20,8 +20,9 @@ from livetables.model.change import Batch, TableChanges, TableShape
 from livetables.model.spec import DEAD_LETTERS
 from livetables.model.wire import RUNS_PER_PIPELINE, ChangesHeader, FramePart, FrameStream, Place
 from livetables.server.storage import pending as pending_module
+from livetables.server.storage import recent
 from livetables.server.storage.frames import FrameError
-from livetables.server.storage.generation import Frame
+from livetables.server.storage.generation import Frame, Generation
 from livetables.server.storage.listeners import Changed
 from livetables.server.storage.pending import Outcome, ShownChanges, StoreFirstError
 from livetables.server.storage.store import Store
@@ -53,7 +54,8 @@ class Copy:
         store.listen(self.changed)
 
     def show(self, shown: ShownChanges) -> None:
-        assert shown.sequence == self._store.generations()["g"].sequence + 1, "nothing is being stored meanwhile"
+        is_left_over = bool(self._store.pending._storing)  # it could not be stored, and nothing is meanwhile
+        assert shown.sequence == self._store.generations()["g"].sequence + 1 + is_left_over
         for name, delta in shown.deltas.items():
             rows = self.rows[name]
             for was, now in delta.changed:
@@ -120,6 +122,22 @@ def stored_rows(store: Store, name: str) -> list[dict[str, Any]]:
         return found
 
 
+class Failing:
+    """Lets transactions of a store fail where they would commit, as if there were no memory left."""
+
+    def __init__(self, store: Store, fails: Callable[[], bool]) -> None:
+        transaction = store.database.transaction
+
+        @contextmanager
+        def failing() -> Iterator[Callable[..., object]]:
+            with transaction() as run:
+                yield run
+                if fails():
+                    raise duckdb.OutOfMemoryException("no memory left")
+
+        store.database.transaction = failing  # type: ignore[method-assign]
+
+
 def has_pending(store: Store) -> bool:
     return bool(store.pending._open or store.pending._storing)
 
@@ -165,13 +183,21 @@ class Server:
         self._last: dict[int, FramePart] = {}  # of this batch, by writer
         self.writers = writers
         self.shown, self.stored = Tables(), Tables()
+        self._unstored: list[Frame] = []  # that were shown
         self.notes: dict[int, str] = {}
         self.counts = {"shown": 0, "applied": 0, "killed": 0, "resent": 0}
         self.followers = [Follower(name) for name in BY_NAME]
         self.store = Store(path)
         self.store.begin("g", ALL)
         self.store.publish("g")
+        self._open()
+
+    def _open(self) -> None:
+        Failing(self.store, self._fails)
         self.copy = Copy(self.store)
+
+    def _fails(self) -> bool:
+        return self._choose(4) == 0
 
     def deliver(self, last: FramePart, whole: tuple[FrameStream, ...]) -> None:
         last = replace(last, epoch=self._epoch, durable=self._choose(4) == 0)
@@ -215,22 +241,33 @@ class Server:
         self.store.close()
         self.store = Store(self._path)
         self.counts["killed"] += 1
-        self.shown = deepcopy(self.stored)
+        self.shown, self._unstored = deepcopy(self.stored), []
         self.check_stored()
-        self.copy = Copy(self.store)
+        self._open()
         self.check_copy()
 
     def store_shown(self) -> None:
-        self.store.store_shown()
-        self._has_stored()
+        """Try to store what was shown."""
+        try:
+            self.store.store_shown()
+        except duckdb.OutOfMemoryException:
+            self._has_failed()
+        else:
+            self._has_stored()
 
     def put(self) -> None:
         """A batch of another table of the generation."""
         batch_id = (self.store.generations()["g"].last_batch_id or 0) + 1 if self.notes else 0
-        self.notes[self._choose(5)] = text = str(batch_id)
-        rows = pa.Table.from_pylist([{"id": key, "text": each} for key, each in self.notes.items() if each == text])
+        note, text = self._choose(5), str(batch_id)
+        rows = pa.Table.from_pylist([{"id": note, "text": text}])
         changes = TableChanges("notes", rows.cast(NOTES.schema), NOTES.key_schema.empty_table())
-        assert self.store.put(Batch("g", batch_id, (changes,)))
+        batch, is_stored = Batch("g", batch_id, (changes,)), False
+        while not is_stored:
+            try:
+                is_stored = self.store.put(batch)
+            except duckdb.OutOfMemoryException:
+                self._has_failed()
+        self.notes[note] = text
         self._has_stored()
 
     def check_copy(self) -> None:
@@ -265,6 +302,11 @@ class Server:
                 due = self._kept.after(frame.last, error.stored)
                 self.counts["resent"] += len(due)
                 continue
+            except duckdb.OutOfMemoryException:
+                self._has_failed()
+                if self._choose(3) == 0:
+                    self.kill()
+                continue
             sent = due.pop(0).last
             stored = self.store.stored_frame(sent)
             kept = self._kept.of(sent)
@@ -284,13 +326,26 @@ class Server:
             is_stored = True
         if not is_known:
             self.shown.take(frame.last, frame.streams)
+            self._unstored.append(frame)
         if is_stored:
             self._has_stored()
         self.check_copy()
 
     def _has_stored(self) -> None:
-        self.stored = deepcopy(self.shown)
         assert not has_pending(self.store)
+        self._take_stored(len(self._unstored))
+
+    def _has_failed(self) -> None:
+        """Some of what was shown may be on disk, and nothing before it is missing there."""
+        places = (
+            place for place, each in enumerate(self._unstored) if self.store.stored_frame(each.last) >= each.last.frame
+        )
+        self._take_stored(1 + max(places, default=-1))
+
+    def _take_stored(self, frames: int) -> None:
+        for each in self._unstored[:frames]:
+            self.stored.take(each.last, each.streams)
+        del self._unstored[:frames]
         self.check_stored()
         self.check_copy()
 
@@ -322,7 +377,8 @@ def test_nothing_is_lost_or_doubled_whatever_is_stored_and_killed_when(
 ) -> None:
     chance = Random(seed)
     monkeypatch.setattr(pending_module, "SHOWN_ROWS_MAX", chance.choice([3, 10, 5_000, 5_000]))
-    monkeypatch.setattr(pending_module, "RECENT_ROWS_MAX", chance.choice([0, 1, 3, 20_000]))
+    monkeypatch.setattr(recent, "ROWS_MAX", chance.choice([0, 1, 3, 20_000]))
+    monkeypatch.setattr(recent, "BYTES_MAX", chance.choice([0, 5_000, 64_000_000]))
     records = random_history(chance)
     server = Server(tmp_path / "store.duckdb", 1 + seed % 2, chance.randrange)
     with closing(server):
@@ -432,27 +488,49 @@ def test_a_frame_that_comes_again_waits_for_the_same_commit(store: Store) -> Non
     assert store.show(frame(1)).stored is None, "it is on disk"
 
 
-def test_what_cannot_be_stored_is_kept_and_stored_with_what_comes_later(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def fail_once(store: Store) -> None:
+    """Let the next transaction fail."""
+    failures = iter([True])
+    Failing(store, lambda: next(failures, False))
+
+
+def test_what_cannot_be_stored_is_kept_and_stored_with_what_comes_later(store: Store) -> None:
     first = store.show(frame(1)).stored
     assert first
-
-    def fail(*_: object) -> None:
-        raise duckdb.IOException("disk is full")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(store.writer, "_commit_shown", fail)
-        with pytest.raises(duckdb.IOException):
-            store.store_shown()
-    assert isinstance(first.exception(0), duckdb.IOException)
+    fail_once(store)
+    with pytest.raises(duckdb.OutOfMemoryException):
+        store.store_shown()
+    assert isinstance(first.exception(0), duckdb.OutOfMemoryException)
     again = store.show(frame(1)).stored
     later = store.show(frame(2, frame=1)).stored
     assert again
     assert later
     store.store_shown()
-    store.store_shown()
-    assert (ids(store), again.result(0), later.result(0)) == ([1, 2], 0 if not later else again.result(0), 1)
+    assert (ids(store), again.result(0), later.result(0)) == ([1, 2], 0, 1)
+
+
+def test_a_frame_that_the_store_applies_comes_after_all_that_was_shown_also_where_that_could_not_be_stored(
+    tmp_path: Path,
+) -> None:
+    """Otherwise it would bring the marks of records that are not on disk, and remove rows that are not there yet."""
+    path = tmp_path / "store.duckdb"
+    operator = Operator()
+    records = [user(1), user(2), Record("accounts", 0, 1, "a", 5)]
+    parts = [part(list(operator.process(each)), marks_of([each]), frame=number) for number, each in enumerate(records)]
+    first, second, matched = (Frame(each, each.streams) for each in parts)
+    with closing(Store(path)) as store:
+        store.begin("g", ALL)
+        store.publish("g")
+        store.show(first)
+        fail_once(store)
+        with pytest.raises(duckdb.OutOfMemoryException):
+            store.store_shown()
+        store.show(second)
+        assert store.apply([matched]).outcomes == (2,), "each commit has a sequence of its own"
+        assert store.stored_frame(matched.last) == matched.last.frame
+    with closing(Store(path)) as store:
+        for name, rows in expected(records).items():
+            assert comparable(stored_rows(store, name)) == comparable(rows), name
 
 
 def test_a_frame_shown_while_others_are_stored_is_in_the_commit_after(
@@ -644,6 +722,14 @@ def test_dropping_a_generation_answers_those_who_wait_for_it(store: Store) -> No
     store.store_shown()
 
 
+def test_nothing_of_a_dropped_generation_counts_as_stored(store: Store) -> None:
+    store.show(frame(1))
+    store.store_shown()
+    assert store.stored_frame(frame(1).last) == 0
+    store.drop("g")
+    assert store.stored_frame(frame(1).last) == -1
+
+
 def test_a_durable_frame_is_on_disk_also_if_it_brings_nothing(store: Store) -> None:
     """A batch that Spark runs again after its end: FrameWriter takes it for ended only when that is on disk."""
     for attempt in ("a", "b"):
@@ -657,11 +743,35 @@ def test_a_durable_frame_is_on_disk_also_if_it_brings_nothing(store: Store) -> N
     assert ids(store) == [1]
 
 
+def test_rows_that_are_known_without_asking_the_store_are_bounded_by_their_bytes(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recent, "BYTES_MAX", 4 * 50_000)  # two large rows in each of the views that change rows
+    lookup, asked = store.pending._lookup, list[int]()
+
+    def noted(generation: Generation, shape: TableShape, column: str, ids: Sequence[int]) -> pa.Table:
+        asked.extend(ids)
+        return lookup(generation, shape, column, ids)
+
+    monkeypatch.setattr(store.pending, "_lookup", noted)
+    keys = [str(number) * 25_000 for number in range(8)]
+    operator = Operator()
+    records = [user(number, key) for number, key in enumerate(keys)]
+    records += [Record("accounts", 0, number, key, 9) for number, key in enumerate(keys)]
+    for number, record in enumerate(records):
+        sent = part(list(operator.process(record)), marks_of([record]), frame=number)
+        store.show(Frame(sent, sent.streams))
+        store.store_shown()
+    assert set(asked) == {user(number).id for number in range(8)}, "the old ones are not remembered"
+    for name, rows in expected(records).items():
+        assert comparable(stored_rows(store, name)) == comparable(rows), name
+
+
 def test_a_row_that_is_gone_is_not_looked_for_in_the_store_before_that_has_it(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Although it is forgotten that it was there, to save memory."""
-    monkeypatch.setattr(pending_module, "RECENT_ROWS_MAX", 0)
+    monkeypatch.setattr(recent, "ROWS_MAX", 0)
     viewer = Looking()
     store.show_to(viewer)
     account = Record("accounts", 0, 1, "a", 5)

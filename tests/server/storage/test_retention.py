@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -26,9 +27,12 @@ from livetables.server.storage.pending import StoreFirstError
 from livetables.server.storage.store import Store
 from livetables.server.storage.unknown_fields import FIELD_CHARACTERS_MAX
 from livetables.server.viewports.viewport import Selection
+from tests.chaos.clocks import Clock
 from tests.support import frames
 from tests.support.frames import Record, Story
 from tests.support.frames import expected as expected_tables
+from tests.support.kafka import wait_until
+from tests.support.server import ServerProcess
 from tests.support.tables import EPOCH, Row
 
 LETTERS = TableShape(DEAD_LETTERS, DEAD_LETTER_SCHEMA, ("source", "_id"), appends=True)
@@ -133,6 +137,7 @@ def test_names_of_unknown_fields_are_bounded(store: Store) -> None:
 
 # Tables and views
 
+DAY_SECONDS = 24 * 3600
 NOW = frames.EPOCH + timedelta(days=1)  # after all records
 
 
@@ -292,6 +297,24 @@ def test_a_time_that_is_still_to_come_removes_nothing_by_its_age(store: Store) -
         retaining.trim(frames.EPOCH + timedelta(seconds=now))
         assert sorted(row["_id"] for row in content(store, "users_ui")) == ids
     store.drop(retaining.generation)
+
+
+@pytest.mark.processes
+def test_a_clock_that_is_set_ahead_while_the_server_runs_removes_nothing(tmp_path: Path) -> None:
+    """Although a record with a time that is still to come counts as one of now."""
+    clock = Clock(tmp_path / "clock")
+    now = round((datetime.now(UTC) - frames.EPOCH).total_seconds())
+    far = round((datetime(9999, 1, 1, tzinfo=UTC) - frames.EPOCH).total_seconds())
+    users = [Record("users", 0, offset, "a", seconds) for offset, seconds in enumerate([now - 2, now - 1, now, far])]
+    accounts = [Record("accounts", 0, offset, "a", offset) for offset in range(3)]
+    with ServerProcess(tmp_path, clock.settings) as server, closing(server.sink()) as sink:
+        sink.begin("g", shapes_with(Retain(seconds=30 * DAY_SECONDS), Retain(rows=1)))
+        sink.publish("g")
+        with clock.ahead(400 * DAY_SECONDS):
+            server.send_frame(replace(whole_frame(users)[0], streams=whole_frame(users)[1]))
+            server.send_frame(replace(whole_frame(accounts)[0], streams=whole_frame(accounts)[1], frame=1))
+            wait_until(lambda: server.table("accounts_ui").num_rows == 1, "the tables were trimmed")
+        assert sorted(server.table("users_ui")["_id"].to_pylist()) == [user.id for user in users]
 
 
 class NoChance:

@@ -18,7 +18,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import closing, nullcontext
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import pyarrow as pa
@@ -52,15 +52,18 @@ from livetables.server.api.front import LOOPBACK, Front
 from livetables.server.api.services import Backend
 from livetables.server.health.metrics import SQL, Metrics, counted
 from livetables.server.storage.feed import changes_schema
+from livetables.server.storage.fencing import NO_PIPELINE
 from livetables.server.storage.reader import SQL_SECONDS_MAX
 from livetables.server.viewports.viewport import Selection
 from livetables.tls import ServerCertificate
 
 STALLED_SECONDS_MAX = 60.0  # a client that takes no chunk for so long loses its stream; one of SQL has its own time
+LOOK_SECONDS = 1.0
 GOODBYE_SECONDS = 3.0
 
 PRESENTED = "key"  # the middleware's name
 PIPELINE_HEADER = "livetables-pipeline"  # the number of the pipeline that calls
+NUMBER_DIGITS_MAX = 18
 HOLDER_HEADER = "livetables-holder"  # its process, as JSON
 WRITES = frozenset({"begin", "put", "publish", "drop"})
 BEFORE_HOLDING = frozenset({"holder", "start_pipeline"})  # what one may do that waits for the server
@@ -130,8 +133,6 @@ def _locked(right: Right) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
             uri = context.peer()
             presented.role = server.check_key(server.front.peer_of(uri), presented.token, right)
             server.front.let_in(uri, may_write=right == "write")
-            with flight_errors():
-                server.check_pipeline(presented.pipeline)
             return handler(server, context, *arguments)
 
         return checked
@@ -167,6 +168,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
             middleware={PRESENTED: _PresentedFactory(self.check_key)},
         )
         self.front.start(super().port)
+        threading.Thread(target=self._watch, name="flight-streams", daemon=True).start()
 
     @property
     def port(self) -> int:
@@ -188,23 +190,23 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
     def __exit__(self, *_: object) -> None:
         self.shutdown()
 
-    def check_pipeline(self, number: str | None) -> None:
-        """Refuse a call of a pipeline when another one has taken over."""
-        if number is None:
-            return
-        if not (number.isascii() and number.isdecimal()):
-            raise RequestError("bad_frame", f"{PIPELINE_HEADER} is {number!r}", "send the number of start_pipeline")
-        self._store.fencing.check(int(number))
-
     def _hold(self, context: Any, action: str) -> int:
         """The number of the pipeline that acts, which holds the server. Where none does, tools act without one."""
         presented = context.get_middleware(PRESENTED)
-        number = int(presented.pipeline or 0)
-        if action in OF_THE_HOLDER:
+        number = _number(presented.pipeline)
+        if presented.pipeline is not None or action in OF_THE_HOLDER:
             self._store.fencing.check(number)
         if number:
             self._store.holding.heard(_holder(presented.holder))
         return number
+
+    def _watch(self) -> None:
+        """Close streams that are stalled, until the server stops."""
+        while not self._stopping.wait(LOOK_SECONDS):
+            try:
+                self._streams.close_stalled()
+            except Exception:  # one bad second must not be the last one
+                log.exception("cannot close a stalled stream")
 
     # The pipeline's side
 
@@ -220,7 +222,6 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
             number = self._hold(context, action.type)
             if action.type not in BEFORE_HOLDING:
                 self._pulse.heard()
-            self._streams.close_stalled()
             with self._store.fencing.held_by(number) if action.type in WRITES else nullcontext():
                 answer = self._actions.answer(action.type, context, action.body)
             if action.type not in BEFORE_HOLDING:
@@ -263,9 +264,8 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
                 return self._changes(context, request, masked=masked)
             if isinstance(request, WindowTicket):
                 _, window = self._store.reader.window(request.table, request)
-                self._sent(request.table).inc(window.rows.num_rows)
-                return flight.RecordBatchStream(window.rows)
-            stream = self._opened(request, masked=masked)
+                return self._answered(context, window.rows, request.table)
+            stream = self._opened(context, request, masked=masked)
             name = SQL if isinstance(request, SqlTicket) else request.table
             return flight.GeneratorStream(stream.schema, counted(stream, self._sent(name)))
 
@@ -274,7 +274,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
             self._metrics.checksum_mismatches.inc()
             throttle.log_event(log, "checksum_mismatch", logging.ERROR, table=request.changes[:100])
         if request.place is None and not request.snapshot:
-            return flight.RecordBatchStream(self._store.changes.no_changes(request.changes))
+            return self._answered(context, self._store.changes.no_changes(request.changes), request.changes)
         if request.place is not None:
             seconds_max = min(request.seconds_max, CHANGES_WAIT_SECONDS_MAX)
             changes = self._store.changes.since(
@@ -288,8 +288,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
             if self._stopping.is_set():
                 raise RequestError("unavailable", "the server is stopping", "connect again when it is back")
             if changes is not None:
-                self._sent(request.changes).inc(changes.num_rows)
-                return flight.RecordBatchStream(changes)
+                return self._answered(context, changes, request.changes)
             if not request.snapshot:
                 raise RequestError(
                     "limit",
@@ -297,18 +296,28 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
                     "not held any more",
                     "ask with `snapshot` for the whole table",
                 )
-        stream = self._streams.opened(self._store.changes.whole(request.changes, masked=masked), STALLED_SECONDS_MAX)
+        whole = self._store.changes.whole(request.changes, masked=masked)
+        stream = self._streams.opened(whole, STALLED_SECONDS_MAX, self._cut(context))
         return flight.GeneratorStream(stream.schema, counted(stream, self._sent(request.changes)))
+
+    def _answered(self, context: Any, rows: pa.Table, table: str) -> Any:
+        """A stream of rows that have been read. Not one of gRPC's own, which nobody could give up."""
+        stream = self._streams.made(rows, STALLED_SECONDS_MAX, self._cut(context))
+        return flight.GeneratorStream(stream.schema, counted(stream, self._sent(table)))
+
+    def _cut(self, context: Any) -> Callable[[], None]:
+        return partial(self.front.cut, context.peer())
 
     def _sent(self, name: str) -> Counter:
         """The count of rows that went out of a table, by whatever name it was asked for."""
         table = self._store.tables().get(name)
         return self._metrics.rows_sent.labels(table.shape.name if table else SQL, "flight")
 
-    def _opened(self, request: TableTicket | SqlTicket, *, masked: bool) -> Stream:
+    def _opened(self, context: Any, request: TableTicket | SqlTicket, *, masked: bool) -> Stream:
+        cut = self._cut(context)
         if isinstance(request, SqlTicket):
-            return self._streams.opened(self._store.reader.sql(request.sql, masked=masked), SQL_SECONDS_MAX)
-        return self._streams.opened(self._store.reader.scan(request.table, request), STALLED_SECONDS_MAX)
+            return self._streams.opened(self._store.reader.sql(request.sql, masked=masked), SQL_SECONDS_MAX, cut)
+        return self._streams.opened(self._store.reader.scan(request.table, request), STALLED_SECONDS_MAX, cut)
 
     def _answer_schema(self, request: Ticket, *, masked: bool) -> pa.Schema:
         if isinstance(request, SqlTicket):
@@ -317,6 +326,14 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         if isinstance(request, ChangesTicket):
             return changes_schema(self._store.table(request.changes).shape)
         return schema_of(self._store.table(request.table).shape, request)
+
+
+def _number(text: str | None) -> int:
+    if text is None:
+        return NO_PIPELINE
+    if not (text.isascii() and text.isdecimal() and len(text) <= NUMBER_DIGITS_MAX):
+        raise RequestError("bad_frame", f"{PIPELINE_HEADER} is {text[:80]!r}", "send the number of start_pipeline")
+    return int(text)
 
 
 def _holder(text: str | None) -> Holder | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from typing import Any
 from weakref import WeakSet
@@ -15,18 +15,24 @@ from livetables.model.errors import RequestError
 from livetables.server.api.flight_errors import flight_errors
 
 SCANS_MAX = 8
+ANSWERS_BYTES_MAX = 256 * 1024 * 1024  # of windows and changes, which are in memory until they are read
+PATIENCE_SECONDS = 60.0  # with a client that reads nothing of a stream that was given up; it may yet read why
 
 
 class Stream:
     """The chunks of an answer, for a GeneratorStream."""
 
-    def __init__(self, chunks: Generator[Any, None, None], rest_seconds_max: float) -> None:
+    def __init__(
+        self, chunks: Generator[Any, None, None], rest_seconds_max: float, cut: Callable[[], None] = lambda: None
+    ) -> None:
+        """`cut` ends the connection of whoever is to read them."""
         self.schema = next(chunks)
         self._chunks = chunks
         self._reading = threading.Lock()
         self._rest_seconds_max = rest_seconds_max
         self._resting_since = time.monotonic()
-        self._is_given_up = False
+        self._is_given_up = self._is_cut = False
+        self._cut = cut
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         return self
@@ -49,27 +55,42 @@ class Stream:
         if not self._reading.acquire(blocking=False):
             return
         try:
-            if time.monotonic() - self._resting_since > self._rest_seconds_max:
+            resting = time.monotonic() - self._resting_since
+            if resting > self._rest_seconds_max:
                 self._is_given_up = True
                 self._chunks.close()
+            if resting > self._rest_seconds_max + PATIENCE_SECONDS and not self._is_cut:
+                self._is_cut = True
+                self._cut()  # the chunk that is not taken is held by gRPC, with a thread, as long as the connection
         finally:
             self._reading.release()
 
 
 class Streams:
-    """The streams that are being read, at most SCANS_MAX. One that its client leaves unread too long is closed."""
+    """The streams that are being read. One that its client leaves unread too long is closed.
+
+    At most SCANS_MAX of them read the database meanwhile; others have at most ANSWERS_BYTES_MAX in memory.
+    """
 
     def __init__(self) -> None:
         self._places = threading.BoundedSemaphore(SCANS_MAX)
+        self._answers_bytes = 0
         self._lock = threading.Lock()
         self._open: WeakSet[Stream] = WeakSet()  # gRPC lets a stream go when its call has ended
 
-    def opened(self, reader: AbstractContextManager[pa.RecordBatchReader], rest_seconds_max: float) -> Stream:
+    def opened(
+        self,
+        reader: AbstractContextManager[pa.RecordBatchReader],
+        rest_seconds_max: float,
+        cut: Callable[[], None],
+    ) -> Stream:
+        """A stream of what is read from the database as the client takes it."""
         self.close_stalled()
-        stream = Stream(self._chunks(reader), rest_seconds_max)
-        with self._lock:
-            self._open.add(stream)
-        return stream
+        return self._added(Stream(self._chunks(reader), rest_seconds_max, cut))
+
+    def made(self, rows: pa.Table, rest_seconds_max: float, cut: Callable[[], None]) -> Stream:
+        """A stream of rows that have been read."""
+        return self._added(Stream(self._batches(rows), rest_seconds_max, cut))
 
     def close_stalled(self) -> None:
         with self._lock:
@@ -95,3 +116,30 @@ class Streams:
             yield
         finally:
             self._places.release()
+
+    def _batches(self, rows: pa.Table) -> Generator[Any, None, None]:
+        """The same of rows that have been read."""
+        with self._room(rows.nbytes):
+            yield rows.schema
+            yield from rows.to_batches()
+
+    @contextmanager
+    def _room(self, size: int) -> Iterator[None]:
+        with self._lock:
+            if self._answers_bytes and self._answers_bytes + size > ANSWERS_BYTES_MAX:
+                raise RequestError(
+                    "busy",
+                    "clients do not read what they have asked for: too much of it waits already",
+                    "ask again later, and for less at once",
+                )
+            self._answers_bytes += size
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._answers_bytes -= size
+
+    def _added(self, stream: Stream) -> Stream:
+        with self._lock:
+            self._open.add(stream)
+        return stream

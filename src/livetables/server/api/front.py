@@ -166,6 +166,13 @@ class Front:
             connection.has_key = True
             connection.may_write = connection.may_write or may_write
 
+    def cut(self, uri: str) -> None:
+        """End a connection whose client does not read what it has asked for, and every call on it."""
+        connection = self._connections.get(_name(uri))
+        if connection:
+            with contextlib.suppress(RuntimeError):  # it has ended
+                self._loop.call_soon_threadsafe(_send_away, connection, "reads nothing")
+
     def _stop_accepting(self) -> None:
         if self._server:
             self._server.close()

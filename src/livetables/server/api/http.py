@@ -21,6 +21,7 @@ from livetables.server.api.control_requests import MAX_WAITING
 from livetables.server.api.gate import Gate, frame_problem, http_problem, request_problem, validation_problem
 from livetables.server.api.http_frames import Frames
 from livetables.server.api.http_page import page
+from livetables.server.api.http_sending import Sending
 from livetables.server.api.services import Services
 from livetables.server.live.connection import serve_session
 from livetables.server.storage.frames import FrameError
@@ -62,6 +63,7 @@ def create_app(services: Services) -> FastAPI:
             allow_headers=["Authorization", "Content-Type", "Idempotency-Key"],
             expose_headers=["X-Generation", "X-Total-Count", "X-Truncated"],
         )
+    app.add_middleware(Sending)  # the last one is around all others
     # Not a mount: that would match every path, and a wrong method would be reported as a missing file.
     app.router.default = page(services, app.router.default)
     return app

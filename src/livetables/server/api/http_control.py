@@ -20,7 +20,7 @@ IdempotencyKey = Annotated[
     ),
 ]
 
-routes = locked_routes()
+routes = locked_routes("control")
 
 
 @routes.post(

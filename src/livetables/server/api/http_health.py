@@ -22,7 +22,7 @@ from livetables.server.api.messages import (
     UnknownField,
 )
 from livetables.server.health.metrics import Now
-from livetables.server.storage.query import first_line
+from livetables.server.storage.sql import first_line
 
 open_routes = APIRouter(tags=["health"])
 routes = locked_routes()

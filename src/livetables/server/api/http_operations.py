@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
 import pyarrow as pa
@@ -10,6 +11,8 @@ from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException
 
 from livetables.model.columns import column_type
+from livetables.model.roles import Right
+from livetables.server.api.gate import role_of
 from livetables.server.api.messages import Column, Problem
 from livetables.server.api.services import Services
 from livetables.server.viewports.encoding import ARROW, CSV, MediaType, chosen_media_type
@@ -56,13 +59,24 @@ def header(description: str, kind: str) -> dict[str, Any]:
 Shared = Annotated[Services, Depends(_services)]
 
 
-def locked_routes() -> APIRouter:
-    """A router of operations that need a key."""
+def locked_routes(right: Right = "read") -> APIRouter:
+    """A router of operations that need a key whose role has the right.
+
+    The gate has checked that before the body is read, by the path. Here it is checked by the route, so that no spelling
+    of a path that the two would take for different things opens anything.
+    """
+    documentation = HTTPBearer(auto_error=False, scheme_name="key", description=KEY_DESCRIPTION)
     return APIRouter(
-        # The gate has checked it already; this is for the documentation.
-        dependencies=[Security(HTTPBearer(auto_error=False, scheme_name="key", description=KEY_DESCRIPTION))],
+        dependencies=[Security(documentation), Depends(_checked(right))],
         responses=problems(401, 403, 413, 429, 500),
     )
+
+
+def _checked(right: Right) -> Callable[[Request, Services], Awaitable[None]]:
+    async def checked(request: Request, services: Shared) -> None:
+        services.key.check_right(role_of(request.scope), right)
+
+    return checked
 
 
 def negotiated(request: Request, offered: tuple[MediaType, ...]) -> MediaType:

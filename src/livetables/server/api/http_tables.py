@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
 from contextlib import suppress
 from itertools import chain
 from typing import Annotated
 
 import pyarrow as pa
-from anyio import CancelScope, fail_after
+from anyio import CancelScope
 from fastapi import Query, Request
 from pydantic_core import to_json
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import ClientDisconnect
 from starlette.responses import Response, StreamingResponse
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
-from livetables.log import Throttle
 from livetables.model.errors import RequestError
 from livetables.server.api.gate import role_of
 from livetables.server.api.http_operations import Shared, columns_of, header, locked_routes, media, negotiated, problems
@@ -38,12 +35,6 @@ from livetables.server.viewports.encoding import (
 from livetables.server.viewports.masking import for_role
 from livetables.server.viewports.viewport import Selection, ViewOptions
 
-# A client that takes nothing of an export for so long loses it: DuckDB cannot write its file meanwhile.
-STALLED_SECONDS_MAX = 60.0
-PIECE_BYTES = 64 * 1024  # of an export, each of which a client has that time for
-
-log = logging.getLogger(__name__)
-throttle = Throttle()
 routes = locked_routes()
 
 
@@ -55,25 +46,8 @@ class Chunks(StreamingResponse):
         self._close = close
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_stalled = False
-
-        async def send_in_time(message: Message) -> None:
-            nonlocal is_stalled
-            try:
-                with fail_after(STALLED_SECONDS_MAX):
-                    await send(message)
-            except TimeoutError:
-                is_stalled = True
-                raise
-
         try:
-            await super().__call__(scope, receive, send_in_time)
-        except (TimeoutError, ClientDisconnect):  # Starlette takes one for the other
-            if not is_stalled:
-                raise
-            # Returning without the end of the body closes the connection.
-            client = scope.get("client") or ("?",)
-            throttle.log_event(log, "export_stalled", logging.WARNING, client=client[0], seconds=STALLED_SECONDS_MAX)
+            await super().__call__(scope, receive, send)
         finally:
             with CancelScope(shield=True):
                 await run_in_threadpool(self._close)
@@ -146,8 +120,7 @@ def _exported(services: Services, name: str, selection: Selection, offset: int, 
 
 async def _on_threads(chunks: Iterator[bytes]) -> AsyncIterator[bytes]:
     while (chunk := await run_in_threadpool(next, chunks, None)) is not None:
-        for start in range(0, len(chunk), PIECE_BYTES):
-            yield chunk[start : start + PIECE_BYTES]
+        yield chunk
 
 
 def _encoding(media_type: MediaType) -> Callable[[pa.Schema, Iterable[pa.RecordBatch]], Iterator[bytes]]:

@@ -29,7 +29,7 @@ from livetables.server.storage.frames import FrameError
 from livetables.server.storage.generation import Frame
 from livetables.server.storage.horizons import Horizons
 from livetables.server.storage.pending import Outcome, StoreFirstError
-from livetables.server.storage.query import first_line
+from livetables.server.storage.sql import first_line
 from livetables.server.storage.store import Store
 from livetables.server.storage.writer import Commit
 
@@ -163,10 +163,17 @@ class Intake:
                     return
                 waiting, self._waiting = self._waiting, []
             for each in waiting:
-                if each.part.generation in self._behind:
-                    self._behind[each.part.generation].append(each)
-                elif each.answer.running() or each.answer.set_running_or_notify_cancel():
+                if not self._waits(each) and (each.answer.running() or each.answer.set_running_or_notify_cancel()):
                     self._answering_errors(each, self._apply)
+
+    def _waits(self, waiting: _Waiting) -> bool:
+        """Whether it is for a generation that a large frame is applied to; then it is kept until that has ended."""
+        with self._news:
+            behind = self._behind.get(waiting.part.generation)
+            if behind is None:
+                return False
+            behind.append(waiting)
+            return True
 
     def _answering_errors(self, waiting: _Waiting, apply: Callable[[_Waiting], None]) -> None:
         try:

@@ -19,7 +19,7 @@ from livetables.server.access.origins import may_ask
 from livetables.server.live import protocol
 from livetables.server.live.protocol import Hello
 from livetables.server.live.serving import Serving
-from livetables.server.live.session import Session, close, received
+from livetables.server.live.session import CLOSE_SECONDS, Session, close, received
 from livetables.server.live.sessions import Sessions
 
 HELLO_SECONDS = 5.0
@@ -59,19 +59,10 @@ async def serve_session(websocket: WebSocket, services: Accepting) -> None:
     if sessions.is_full:
         await close(websocket, CLOSE_TOO_MANY, "too many clients: try again later")
         return
-    sessions.waiting += 1
-    try:
-        token, role = await asyncio.wait_for(_log_in(websocket, services), HELLO_SECONDS)
-    except TimeoutError:
-        await _refuse(websocket, RequestError("timeout", "no hello came in time", "send hello first"))
+    logged_in = await _logged_in(websocket, services)
+    if logged_in is None:
         return
-    except RequestError as problem:
-        await _refuse(websocket, problem)
-        return
-    except (WebSocketDisconnect, OSError):
-        return
-    finally:
-        sessions.waiting -= 1
+    token, role = logged_in
     session = Session(websocket, services, token, role)
     sessions.add(session)
     if services.key.role_of(token) != role:  # it was changed in this very moment
@@ -86,6 +77,23 @@ async def serve_session(websocket: WebSocket, services: Accepting) -> None:
         services.metrics.clients.dec()
         seconds = f"{time.monotonic() - since:.1f}"
         throttle.log_event(log, "client_disconnected", address=address, seconds=seconds, clients=len(sessions))
+
+
+async def _logged_in(websocket: WebSocket, services: Accepting) -> tuple[str, Role] | None:
+    """The key that the client has logged in with, and its role; None if it has left, or was refused."""
+    services.sessions.waiting += 1
+    try:
+        return await asyncio.wait_for(_log_in(websocket, services), HELLO_SECONDS)
+    except TimeoutError:
+        problem = RequestError("timeout", "no hello came in time", "send hello first")
+    except RequestError as error:
+        problem = error
+    except (WebSocketDisconnect, OSError):
+        return None
+    finally:
+        services.sessions.waiting -= 1
+    await _refuse(websocket, problem)
+    return None
 
 
 async def _log_in(websocket: WebSocket, services: Accepting) -> tuple[str, Role]:
@@ -107,6 +115,7 @@ def _address(websocket: WebSocket) -> str | None:
 
 
 async def _refuse(websocket: WebSocket, problem: RequestError) -> None:
-    with suppress(WebSocketDisconnect, OSError, RuntimeError):
-        await websocket.send_text(protocol.error(problem))
+    with suppress(WebSocketDisconnect, OSError, RuntimeError, TimeoutError):
+        async with asyncio.timeout(CLOSE_SECONDS):
+            await websocket.send_text(protocol.error(problem))
     await close(websocket, ERROR_KINDS[problem.code].close_code, problem.problem)

@@ -18,7 +18,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -26,9 +26,9 @@ from dataclasses import dataclass, field
 
 from livetables.log import Throttle
 from livetables.model.errors import RETRYABLE, RequestError
-from livetables.model.wire import NO_BATCH
 from livetables.server.health.metrics import Metrics
 from livetables.server.live import protocol
+from livetables.server.live.delta_log import DeltaLog
 from livetables.server.live.state import State
 from livetables.server.storage.listeners import Changed
 from livetables.server.storage.pending import FrameTimes, ShownChanges
@@ -37,7 +37,7 @@ from livetables.server.storage.store import Store
 from livetables.server.viewports.masking import hidden_columns
 from livetables.server.viewports.row import rows_of
 from livetables.server.viewports.viewport import ViewOptions
-from livetables.server.viewports.window import VIEW_BYTES_MAX, Delta, LiveWindow
+from livetables.server.viewports.window import VIEW_BYTES_MAX, LiveWindow
 
 QUICK_WORKERS = 2
 QUICK_SECONDS = 0.25
@@ -67,6 +67,7 @@ class Viewport:
     lock: threading.Lock = field(default_factory=threading.Lock)  # of what follows
     kept: Kept | None = None  # what the store had of it; None: it is to be asked
     window: LiveWindow | None = None  # that, and what was shown since
+    memory_bytes: int = 0  # that its window takes; while it has none, the last one
     times: FrameTimes | None = None  # of the newest frame since the last state
     expensive_seconds: float = 0.0  # what its last evaluation took, if that was long
     rests_until: float = 0.0  # before which it is not evaluated again
@@ -74,9 +75,14 @@ class Viewport:
 
 
 class Hub:
-    """All viewports. `start` it on the event loop that its subscribers run on."""
+    """All viewports. `start` it on the event loop that its subscribers run on.
 
-    def __init__(self, store: Store, metrics: Metrics) -> None:
+    Their windows take no more than `memory_megabytes` together, or little more: as long as they do, there is an error
+    for further ones, and those that are open stay.
+    """
+
+    def __init__(self, store: Store, metrics: Metrics, *, memory_megabytes: int = 1024) -> None:
+        self._memory_megabytes = memory_megabytes
         self._store = store
         self._metrics = metrics
         self._viewports: dict[tuple[str, str], Viewport] = {}
@@ -84,10 +90,9 @@ class Hub:
         self._expensive = ThreadPoolExecutor(1, thread_name_prefix="expensive-viewport")
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lock = threading.Lock()  # of what follows; held before a viewport's own
-        self._log: dict[tuple[str, str], deque[tuple[int, Delta]]] = {}  # what was shown, by generation and table
-        self._stored: dict[str, int] = {}  # the last commit, by generation
-        self._evaluating = 0  # while there are any, the log keeps what they may need
+        self._log = DeltaLog()
         self._bound: dict[tuple[str, str], set[Viewport]] = {}  # those with a window, by generation and table
+        self._memory_bytes = 0  # of all windows
         self._changes: Counter[str] = Counter()  # how often a table has changed in another way than by what is shown
         store.listen(self.changed)
         store.show_to(self)
@@ -112,20 +117,20 @@ class Hub:
             has_news = []
             for table, delta in changes.deltas.items():
                 key = (changes.generation, table)
-                self._log.setdefault(key, deque()).append((changes.sequence, delta))
+                self._log.add(key, changes.sequence, delta)
                 for viewport in self._bound.get(key, ()):
                     with viewport.lock:
                         if viewport.window is not None and viewport.window.advance(delta):
                             viewport.times = changes.times
                             has_news.append(viewport)
+                            self._count_memory(viewport, viewport.window.memory_bytes)
         self._metrics.advances.inc(len(has_news))
         self._call(_wake, has_news)
 
     def stored(self, generation: str, sequence: int) -> None:
         """Forget what the store has now."""
         with self._lock:
-            self._stored[generation] = sequence
-            self._cut_log()
+            self._log.stored(generation, sequence)
 
     def changed(self, change: Changed) -> None:
         """Have the viewports of changed tables evaluated, unless they were shown what changed."""
@@ -137,9 +142,7 @@ class Hub:
                 for viewport in [each for each in viewports if each.table in change.names]:
                     self._unbind(key, viewport)
             if change.rebound:
-                published = {name for name, each in self._store.generations().items() if each.published}
-                self._log = {key: log for key, log in self._log.items() if key[0] in published}
-                self._stored = {name: each for name, each in self._stored.items() if name in published}
+                self._log.keep_only({name for name, each in self._store.generations().items() if each.published})
         self._call(self._wake_tables, change.names)
 
     # On the event loop
@@ -166,6 +169,7 @@ class Hub:
             with self._lock:
                 for key in [key for key, viewports in self._bound.items() if viewport in viewports]:
                     self._unbind(key, viewport)
+                self._count_memory(viewport, 0)
 
     def _call(self, act: Callable[..., None], argument: object) -> None:
         loop = self._loop
@@ -253,6 +257,12 @@ class Hub:
 
     async def _evaluated(self, viewport: Viewport) -> State | RequestError | None:
         """The state after the store has been asked. One that takes long is asked for again, in its turn."""
+        if not isinstance(viewport.state, State) and self._memory_bytes >= self._memory_megabytes * 1024**2:
+            raise RequestError(
+                "limit",
+                f"the open views take {self._memory_megabytes:,} MB, the most that they may",
+                "close other views, ask for fewer rows, or set server.memory_megabytes higher",
+            )
         loop, now = asyncio.get_running_loop(), time.monotonic()
         if now < viewport.rests_until:
             loop.call_later(viewport.rests_until - now, viewport.news.set)
@@ -305,7 +315,7 @@ class Hub:
         It is kept current from now on, unless its table has changed meanwhile in another way than by what is shown.
         """
         with self._lock:
-            self._evaluating += 1
+            reading = self._log.begin()
             changes = self._changes[viewport.table]
         started = time.monotonic()
         try:
@@ -315,20 +325,19 @@ class Hub:
             window = LiveWindow(schema, viewport.options, kept.start, rows_of(kept.rows), kept.total, hidden)
             key = (kept.table.generation, kept.table.shape.name)
             with self._lock:
-                for sequence, delta in self._log.get(key, ()):
-                    if sequence > kept.sequence:
-                        window.advance(delta)
+                for delta in self._log.since(key, kept.sequence):
+                    window.advance(delta)
                 if changes == self._changes[viewport.table] and viewport.subscribers:
                     self._bind(key, viewport)
                     with viewport.lock:
                         viewport.kept, viewport.window = kept, window
+                    self._count_memory(viewport, window.memory_bytes)
             self._count(viewport, time.monotonic() - started)
             return kept, window
         finally:
             viewport.reading_seconds += time.monotonic() - started
             with self._lock:
-                self._evaluating -= 1
-                self._cut_log()
+                self._log.end(reading)
 
     def _count(self, viewport: Viewport, seconds: float) -> None:
         viewport.expensive_seconds = seconds if seconds > QUICK_SECONDS else 0.0
@@ -351,13 +360,9 @@ class Hub:
         with viewport.lock:
             viewport.kept = viewport.window = viewport.times = None
 
-    def _cut_log(self) -> None:
-        if self._evaluating:
-            return
-        for (generation, _), log_of_table in self._log.items():
-            stored = self._stored.get(generation, NO_BATCH)
-            while log_of_table and log_of_table[0][0] <= stored:
-                log_of_table.popleft()
+    def _count_memory(self, viewport: Viewport, memory_bytes: int) -> None:
+        self._memory_bytes += memory_bytes - viewport.memory_bytes
+        viewport.memory_bytes = memory_bytes
 
 
 def _wake(viewports: Iterable[Viewport]) -> None:

@@ -6,6 +6,7 @@ begins with `sub` and `revision`, which are the client's own: the rest is made o
 
 from __future__ import annotations
 
+import json
 import struct
 import time
 from collections.abc import Sequence
@@ -135,6 +136,16 @@ def client_frame(text: str) -> ClientFrame:
         ) from None
     except (ValueError, RecursionError):
         raise RequestError("bad_frame", "the frame is not JSON", "docs/PROTOCOL.md shows every frame") from None
+
+
+def sub_of(text: str) -> int | None:
+    """The subscription that a frame is about, valid or not; None if it names none."""
+    try:
+        frame = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    sub = frame.get("sub") if isinstance(frame, dict) else None
+    return sub if type(sub) is int and 0 <= sub <= MAX_INTEGER else None
 
 
 def about(sub: int, revision: int, rest: str) -> str:

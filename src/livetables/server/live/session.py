@@ -102,13 +102,10 @@ class Session:
             await self._room.wait()
             text = await received(self._websocket)
             self.heard = time.monotonic()
-            sub = None
             try:
-                frame = protocol.client_frame(text)
-                sub = getattr(frame, "sub", None)
-                self._take(frame)
+                self._take(protocol.client_frame(text))
             except LivetablesError as problem:
-                self.reply(protocol.error(problem, sub))
+                self.reply(protocol.error(problem, protocol.sub_of(text)))
 
     def _take(self, frame: protocol.ClientFrame) -> None:
         match frame:

@@ -32,11 +32,10 @@ def handing_protocol(hand_over: HandOver) -> type[TimedHttpProtocol]:
     """uvicorn's HTTP, but for WebSockets that a relay takes."""
 
     class HandingProtocol(TimedHttpProtocol):
-        def handle_websocket_upgrade(self) -> None:
-            self.stop_waiting()
+        def upgrade(self) -> None:
             head = self._head()
-            if self.url.partition(b"?")[0] != PATH or len(head) > HEAD_BYTES_MAX or self._is_answering():
-                super().handle_websocket_upgrade()
+            if self.url.partition(b"?")[0] != PATH or len(head) > HEAD_BYTES_MAX:
+                super().upgrade()
                 return
             self.transport.pause_reading()
             if not hand_over(Connection(self.transport, head, self._serve_here)):
@@ -45,12 +44,7 @@ def handing_protocol(hand_over: HandOver) -> type[TimedHttpProtocol]:
         def _serve_here(self) -> None:
             if not self.transport.is_closing():
                 self.transport.resume_reading()
-                super().handle_websocket_upgrade()
-
-        def _is_answering(self) -> bool:
-            """Whether an earlier request on this connection has not got all of its answer."""
-            is_open = self.cycle is not None and not self.cycle.response_complete
-            return is_open or self.transport.get_write_buffer_size() > 0
+                super().upgrade()
 
         def _head(self) -> bytes:
             lines = [b" ".join((self.scope["method"].encode(), self.url, b"HTTP/1.1"))]

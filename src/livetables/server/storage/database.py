@@ -17,7 +17,8 @@ from typing import TypeVar
 import duckdb
 
 from livetables.model.errors import DamagedError, RequestError, SetupError, StoreError
-from livetables.server.storage.query import Running, first_line
+from livetables.server.storage.query import Running
+from livetables.server.storage.sql import first_line
 
 LAYOUT_VERSION = 2
 # Its log is written to the tables at a checkpoint: with DuckDB's 16 MB, for every batch of a backlog, which doubles its

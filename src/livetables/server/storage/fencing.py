@@ -1,4 +1,9 @@
-"""Which pipeline may write: the one with the highest number. Those that started before it are refused."""
+"""Which pipeline may write: the one that started last. Every other number is refused.
+
+A store that is new belongs to no pipeline. If the one before it was lost, a pipeline may still run on it, and keeps its
+number. Only then is a number taken that was not given out here, and only if more come after it: whoever sends a wrong
+one may take the server from the pipeline that runs, but not from those that start later.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +14,9 @@ from livetables.model.wire import Holder
 from livetables.server.storage.database import Database
 from livetables.server.storage.frames import FrameError
 from livetables.server.storage.holding import Holding
+
+NO_PIPELINE = 0
+ADOPTED_MAX = 1_000_000_000  # of numbers that another store gave out: a start each second for 30 years
 
 
 class Fencing:
@@ -44,22 +52,24 @@ class Fencing:
             yield
 
     def check(self, number: int) -> None:
-        """Refuse a pipeline when another one has taken over. A newer one than is known had a store that was lost."""
-        if number > self._number:
+        """Refuse every pipeline but the one that started last. A new store belongs to the first that is heard."""
+        if self._number == NO_PIPELINE and NO_PIPELINE < number <= ADOPTED_MAX:
             with self._database.writing:
-                if number > self._number:
+                if self._number == NO_PIPELINE:
                     self._adopt(number)
         self.check_known(number)
 
     def check_known(self, number: int) -> None:
-        """Refuse a pipeline when another one has taken over, without waiting for whoever writes."""
-        if number < self._number:
+        """Refuse every pipeline but the one that started last, without waiting for whoever writes."""
+        if number != self._number:
             holder = self._holding.holder
             raise FrameError(
                 "fenced",
                 f"pipeline {number} asks, but this server belongs to pipeline {self._number} now"
                 + (f": {holder}" if holder else ""),
-                "another pipeline has taken over this server: stop one of the two, or give it a server of its own",
+                "another pipeline has taken over this server: stop one of the two, or give it a server of its own"
+                if number < self._number
+                else "this number was not given out, or the store lost the end of its log: start the pipeline again",
             )
 
     def _adopt(self, number: int) -> None:

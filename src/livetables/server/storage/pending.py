@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -28,12 +27,12 @@ from livetables.model.wire import NO_BATCH, FramePart
 from livetables.server.storage.frames import FrameChanges, TableNews, frame_changes
 from livetables.server.storage.generation import Frame, Generation, StoredTable, Writer, counted
 from livetables.server.storage.merge import StoredChanges
+from livetables.server.storage.recent import IsStored, Recent
 from livetables.server.viewports.row import Row, numbered, rows_of, table_of
 from livetables.server.viewports.viewport import ROW
 from livetables.server.viewports.window import Delta
 
 SHOWN_ROWS_MAX = 5_000  # a frame with more is applied by the store itself
-RECENT_ROWS_MAX = 20_000  # of a view, whose rows are known without asking the store
 
 Lookup = Callable[[Generation, TableShape, str, Sequence[int]], pa.Table]  # the rows with these ids in a column
 
@@ -154,7 +153,7 @@ class PendingFrames:
         self._lookup = lookup
         self._open: dict[str, PendingBatch] = {}
         self._storing: dict[str, PendingBatch] = {}
-        self._recent: dict[tuple[str, str], OrderedDict[int, Row | None]] = {}
+        self._recent = Recent()
 
     def show(self, generation: Generation, frame: Frame) -> tuple[Generation, ShownChanges, Outcome]:
         """Apply a frame in memory: the generation after it, what is to be seen, and what is to be counted.
@@ -209,6 +208,11 @@ class PendingFrames:
             batch.waiting.append(stored)
             return stored
 
+    @property
+    def is_left_over(self) -> bool:
+        """Whether something was taken and could not be stored. The caller holds the database's `writing`."""
+        return bool(self._storing)
+
     def take(self, generations: Mapping[str, Generation]) -> list[PendingBatch]:
         """What is to be stored now: what could not be stored before, or else all that was shown since."""
         with self.lock:
@@ -218,23 +222,17 @@ class PendingFrames:
                     batch.after = replace(generations[name], sequence=batch.sequence)
             return list(self._storing.values())
 
+    def answer(self, error: Exception) -> None:
+        """Answer everybody who waits: nothing can be stored now."""
+        with self.lock:
+            for batch in (*self._storing.values(), *self._open.values()):
+                batch.answer(error)
+
     def done(self) -> None:
         """What was taken is stored."""
         with self.lock:
             self._storing = {}
-            for (generation, table), recent in self._recent.items():
-                batch = self._open.get(generation)
-                unstored = batch.changed.get(table, {}) if batch else {}
-                gone = batch.gone.get(table, ()) if batch else ()
-                first = batch.first_rows[table] if batch else None
-                for key in list(islice(recent, max(0, len(recent) - RECENT_ROWS_MAX))):
-                    row = recent[key]
-                    if row is None:
-                        is_stored = key not in gone
-                    else:
-                        is_stored = row.number not in unstored and (first is None or row.number < first)
-                    if is_stored:
-                        del recent[key]
+            self._recent.trim(self._is_stored)
 
     def forget(self, generation: str) -> None:
         """Throw away what was shown of a generation, and what is known of its rows."""
@@ -247,8 +245,17 @@ class PendingFrames:
     def forget_rows(self, generation: str) -> None:
         """Others have changed the rows of a generation: what is known of them counts no more."""
         with self.lock:
-            for key in [key for key in self._recent if key[0] == generation]:
-                del self._recent[key]
+            self._recent.forget(generation)
+
+    def _is_stored(self, generation: str, table: str) -> IsStored:
+        """What says whether a recent row of a table is on disk as it is, or gone there. Nothing is being stored."""
+        batch = self._open.get(generation)
+        if batch is None:
+            return lambda _, __: True
+        changed, gone, first = batch.changed.get(table, {}), batch.gone.get(table, ()), batch.first_rows[table]
+        return lambda row_id, row: (
+            row_id not in gone if row is None else row.number not in changed and row.number < first
+        )
 
     def _begin(self, generation: Generation) -> PendingBatch:
         storing = self._storing.get(generation.name)
@@ -297,7 +304,7 @@ class PendingFrames:
         self, generation: Generation, shape: TableShape, key: str, ids: Sequence[int]
     ) -> Mapping[int, Row | None]:
         """The rows with these ids, of those that were remembered or else of the store."""
-        recent = self._recent.setdefault((generation.name, shape.name), OrderedDict())
+        recent = self._recent.of(generation.name, shape.name)
         missing = [each for each in ids if each not in recent]
         if missing:
             place = shape.schema.names.index(key)
@@ -312,7 +319,8 @@ class PendingFrames:
                 found[row.values[place]] = row
             if any(found[each] is not None for each in matched):
                 raise StoreFirstError("a left record has a match, and is shown without one beside it")
-            recent.update(found)
+            for own_id, known in found.items():
+                recent[own_id] = known
         return {each: recent[each] for each in ids}
 
     def _remember(self, batch: PendingBatch, generation: str, shape: TableShape, delta: Delta) -> None:
@@ -320,7 +328,7 @@ class PendingFrames:
         if not shape.changes_rows:
             return
         place = shape.schema.names.index(shape.key[0])
-        recent = self._recent.setdefault((generation, shape.name), OrderedDict())
+        recent = self._recent.of(generation, shape.name)
         for was, now in delta.changed:
             recent[was.values[place]] = now
             if now is None:

@@ -11,6 +11,7 @@ import duckdb
 import pyarrow as pa
 
 from livetables.model.errors import RequestError
+from livetables.server.storage.sql import is_shortage, wrong_query
 
 INTERRUPT_SECONDS = 0.1
 GIVE_WAY_SECONDS = 2.0
@@ -67,9 +68,9 @@ class Running:
         if self._is_needed.is_set():
             problem = "the query was stopped: its memory was needed for the tables"
             return RequestError("limit", problem, "ask for less at once, or set server.memory_megabytes higher")
-        if _is_shortage(error):
+        if is_shortage(error):
             return _shortage()
-        return RequestError("bad_sql", first_line(error), "correct the query; DESCRIBE shows a table's columns")
+        return wrong_query(error)
 
     def _stop_in_time(self) -> None:
         if not self._is_needed.wait(self._seconds_max):
@@ -100,7 +101,7 @@ def reporting_shortage() -> Iterator[None]:
     try:
         yield
     except (duckdb.Error, pa.ArrowException, OSError) as error:  # see Running.reporting_errors
-        if not _is_shortage(error):
+        if not is_shortage(error):
             raise
         raise _shortage() from None
 
@@ -110,17 +111,9 @@ def chunks_of(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
         yield from reader
 
 
-def _is_shortage(error: Exception) -> bool:
-    return "Out of Memory" in str(error)
-
-
 def _shortage() -> RequestError:
     return RequestError(
         "limit",
         "this needs more memory than there is",
         "ask for less at once, or set server.memory_megabytes higher",
     )
-
-
-def first_line(error: Exception) -> str:
-    return str(error).split("\n")[0]

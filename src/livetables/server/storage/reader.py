@@ -21,8 +21,8 @@ from livetables.server.storage.database import Database
 from livetables.server.storage.generation import Generation, StoredTable
 from livetables.server.storage.horizons import gone_condition
 from livetables.server.storage.merge import relation
+from livetables.server.storage.planner import Planner
 from livetables.server.storage.query import Running, chunks_of, in_time, reporting_shortage
-from livetables.server.storage.sql import check_sql
 from livetables.server.viewports.masking import hidden_columns, masked_relation
 from livetables.server.viewports.viewport import (
     ROW,
@@ -37,12 +37,13 @@ from livetables.server.viewports.viewport import (
 )
 from livetables.server.viewports.window import KEPT_BYTES_MAX, kept_range
 
-ROWS_PER_CHUNK = 65_536
+WINDOW_BYTES_MAX = 16 * 1024 * 1024  # of the texts in a window that is read once
+ROWS_PER_CHUNK = 2_048  # as many as DuckDB makes at once; more together are not faster
+WIDE_ROWS_PER_CHUNK = 64
 SQL_SECONDS_MAX = 10.0
 SQL_AT_ONCE = 2
 SQL_WAIT_SECONDS = 5.0
-SQL_COLUMNS_MAX = 500
-SQL_ROWS_PER_CHUNK = 8_192  # its cells may be far larger than a table's
+SQL_ROWS_PER_CHUNK = 512  # its cells may be far larger than a table's
 
 Answer = TypeVar("Answer")
 
@@ -61,16 +62,27 @@ class Kept:
 class TableReader:
     """Reads tables, on any thread."""
 
-    def __init__(self, database: Database, catalogue: Catalogue) -> None:
+    def __init__(self, database: Database, catalogue: Catalogue, planner: Planner) -> None:
         self._database = database
         self._catalogue = catalogue
+        self._planner = planner
         self._sql_slots = threading.BoundedSemaphore(SQL_AT_ONCE)
 
     def window(self, name: str, options: ViewOptions) -> tuple[StoredTable, Window]:
-        """The rows that a viewport shows, and the table that they are from."""
+        """The rows that a viewport shows, all of them, and the table that they are from.
+
+        A RequestError says that they are too large together.
+        """
 
         def read(cursor: duckdb.DuckDBPyConnection, table: StoredTable) -> tuple[StoredTable, Window]:
-            rows, total = _window_rows(cursor, table, options)
+            rows, total = _window_rows(cursor, table, options, WINDOW_BYTES_MAX)
+            if rows.num_rows < min(options.size, total - options.offset):
+                raise RequestError(
+                    "limit",
+                    f"{options.size:,} rows have more than {WINDOW_BYTES_MAX // 1024**2} MiB of text here",
+                    f"ask for at most {rows.num_rows:,} at a time, for fewer columns, or for the whole table as CSV "
+                    "or Arrow",
+                )
             return table, Window(tuple(rows[ROW].to_pylist()), rows.drop_columns(ROW), total)
 
         with reporting_shortage():
@@ -115,27 +127,34 @@ class TableReader:
     ) -> Iterator[pa.RecordBatchReader]:
         """The answer to one SELECT over the stable names. It can read tables and nothing else, for a limited time.
 
-        The time is for the whole of it, reading the answer to its end included. Errors are RequestErrors, those of the
-        reader too.
+        The time begins when it is planned, and is for all of the rest, reading the answer to its end included. Errors
+        are RequestErrors, those of the reader too.
         """
         if not self._sql_slots.acquire(timeout=SQL_WAIT_SECONDS):
             raise RequestError("busy", f"{SQL_AT_ONCE} queries are running already", "send it again later")
         try:
             others = self._database.queries
-            with self._database.snapshot() as cursor, Running(cursor, seconds_max).among(others) as running:
+            with self._planned(text, masked=masked) as cursor, Running(cursor, seconds_max).among(others) as running:
                 with running.reporting_errors():
-                    tables = self._catalogue.tables()
-                    hidden = [name for name, each in tables.items() if hidden_columns(each.shape, masked=masked)]
-                    check_sql(cursor, text, tables, hidden)
-                    relation = cursor.sql(text)
-                    if len(relation.columns) > SQL_COLUMNS_MAX:
-                        raise RequestError(
-                            "limit", "the answer has too many columns", f"select at most {SQL_COLUMNS_MAX}"
-                        )
-                    reader = relation.to_arrow_reader(SQL_ROWS_PER_CHUNK)
+                    reader = cursor.sql(text).to_arrow_reader(SQL_ROWS_PER_CHUNK)
                 yield pa.RecordBatchReader.from_batches(reader.schema, running.chunks(reader))
         finally:
             self._sql_slots.release()
+
+    @contextmanager
+    def _planned(self, text: str, *, masked: bool) -> Iterator[duckdb.DuckDBPyConnection]:
+        """A snapshot for a query that is allowed and was planned, over the tables that it has.
+
+        It is taken when that is known: a snapshot is held by nothing that may take long.
+        """
+        while True:
+            tables = self._catalogue.tables()
+            hidden = [name for name, table in tables.items() if hidden_columns(table.shape, masked=masked)]
+            self._planner.check(text, tables, hidden)
+            with self._database.snapshot() as cursor:
+                if _shapes(self._catalogue.tables()) == _shapes(tables):
+                    yield cursor
+                    return
 
     def dead_letter_summary(self, generation: str) -> dict[str, tuple[int, str]]:
         """How many dead letters each table has, and the reason of its first one, in a generation."""
@@ -203,7 +222,12 @@ def scanned(
     """All rows of a selection, in chunks."""
     query = scan_query(_readable(table, masked=masked), table.shape.schema, selection)
     with reporting_shortage():
-        return _relation(cursor, query).to_arrow_reader(ROWS_PER_CHUNK)
+        return _relation(cursor, query).to_arrow_reader(WIDE_ROWS_PER_CHUNK if table.is_wide else ROWS_PER_CHUNK)
+
+
+def _shapes(tables: Mapping[str, StoredTable]) -> Mapping[str, tuple[str, TableShape]]:
+    """What tables are, without what is in them."""
+    return {name: (table.generation, table.shape) for name, table in tables.items()}
 
 
 def _window_rows(

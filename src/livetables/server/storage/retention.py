@@ -22,6 +22,12 @@ from livetables.server.viewports.viewport import quoted
 RESTS = 20  # times as long as a table took to trim, until it is trimmed again
 
 
+def steady_clock() -> Callable[[], float]:
+    """A clock that nobody sets: the machine's time now, and from then on what has really passed."""
+    started = time.time() - time.monotonic()
+    return lambda: started + time.monotonic()
+
+
 @dataclass(frozen=True)
 class _Look:
     """The last time that a table was looked at: how far it went, until when it rests, and whether its time is ahead."""
@@ -39,6 +45,7 @@ class Retention:
         self._catalogue = catalogue
         self._frames = frames
         self._batches = batches
+        self._clock = steady_clock()
         self._trimmed: dict[str, int] = {}  # how far a generation's dead letters went when they were trimmed last
         self._looked_at: dict[tuple[str, str], _Look] = {}  # by generation and table
 
@@ -58,7 +65,7 @@ class Retention:
                 deleted += self._trim(name, rows_max, bytes_max)
         return deleted
 
-    def trim_tables(self, now: Callable[[], float] = time.time) -> dict[str, int]:
+    def trim_tables(self, now: Callable[[], float] | None = None) -> dict[str, int]:
         """Delete the records that tables are not to keep, with all that they made in views; return how many, by table.
 
         What stays depends on the records alone, however many have come and whenever it is done: everything up to a
@@ -70,7 +77,7 @@ class Retention:
             for table in generation.tables.values():
                 if table.shape.retain is None or not self._is_due(table):
                     continue
-                started, seconds = time.monotonic(), now()
+                started, seconds = time.monotonic(), (now or self._clock)()
                 self._frames.store_shown()  # all rows that `next_row` counts
                 rows = self._trim_table(name, table, int(seconds * 1000))
                 ended = time.monotonic()

@@ -1,8 +1,9 @@
 """Which SQL a client may run: one SELECT over the stable names, with functions whose time and memory are bounded.
 
 DuckDB runs inside the server. It counts the memory of what it sorts, groups and joins, and stops a query between two
-chunks of rows; but it can do neither inside a function that makes a gigabyte out of one row, nor while it plans. So a
-statement is read as DuckDB's own parser understands it, and everything in it must be on a list here.
+chunks of rows; but it can do neither inside a function that makes a gigabyte out of one row. So a statement is read as
+DuckDB's own parser understands it, and everything in it must be on a list here. It can do neither while it parses and
+plans, either: that happens in a process that can be killed, `plan_process`, and so does the check.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import duckdb
 
 from livetables.config.settings import choice
 from livetables.model.errors import RequestError
-from livetables.server.viewports.masking import sql_refusal
+from livetables.server.storage.sql_growth import check_growth
 
 MAX_SQL_CHARACTERS = 10_000
 MAX_LITERAL_CHARACTERS = 1_000
@@ -100,9 +101,19 @@ PARTS = _words(
 QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
 UNCLEAR = re.compile(r"\\|\$|--|/\*")  # with these, only DuckDB knows where a text or a comment ends
 ENDS_SIGNS = frozenset(f"{string.ascii_letters}{string.digits}_,;)]}}")
+PARSER_SHORTAGE = "Allocation failure"  # how it says that it has no memory left
 COUNTED_REPEAT = re.compile(r"\{(\d*),?(\d*)\}")
 
 Node = Mapping[str, Any]
+
+
+def check_size(text: str) -> None:
+    """Refuse what is too long or nests too deeply: nearly free, and before anything else is done with a text."""
+    if len(text) > MAX_SQL_CHARACTERS:
+        raise RequestError(
+            "limit", f"the query has {len(text):,} characters", f"send at most {MAX_SQL_CHARACTERS:,} characters"
+        )
+    _check_nesting(text)
 
 
 def check_sql(
@@ -110,19 +121,19 @@ def check_sql(
 ) -> None:
     """Raise a RequestError unless the text is one SELECT, SHOW TABLES, DESCRIBE or SUMMARIZE over these tables.
 
-    Those that are hidden are there, but not for who asks.
+    Those that are hidden are there, but not for who asks. A text that passed `check_size` may still take any time, and
+    memory until there is none: a MemoryError.
     """
-    if len(text) > MAX_SQL_CHARACTERS:
-        raise RequestError(
-            "limit", f"the query has {len(text):,} characters", f"send at most {MAX_SQL_CHARACTERS:,} characters"
-        )
-    _check_nesting(text)
     (statement,) = _parsed(cursor, text)
     _Check(tables, hidden).run(statement)
+    try:
+        check_growth(statement)
+    except RecursionError:
+        raise _too_nested() from None
 
 
 def _check_nesting(text: str) -> None:
-    """Refuse what nests too deeply, before it is parsed: nobody can stop the parser.
+    """Refuse what nests too deeply.
 
     What is counted may be more than there is, but never less: in a text that is not clear, nothing counts as closed.
     """
@@ -154,12 +165,18 @@ def _parsed(cursor: duckdb.DuckDBPyConnection, text: str) -> list[Node]:
         text.encode()
         ((tree,),) = cursor.execute("SELECT json_serialize_sql(?)", [text]).fetchall()
         parsed = json.loads(tree)
+    except duckdb.Error as error:
+        if is_shortage(error):
+            raise MemoryError from None
+        raise wrong_query(error) from None
     except UnicodeEncodeError:
         raise RequestError("bad_sql", "the query is not valid text", "send whole characters") from None
     except RecursionError:
-        raise RequestError("bad_sql", "the query is nested too deeply", "write it with fewer parentheses") from None
+        raise _too_nested() from None
     if parsed["error"] and parsed["error_type"] != "not implemented":
         problem = str(parsed["error_message"]).split("\n")[0]
+        if problem == PARSER_SHORTAGE:
+            raise MemoryError
         raise RequestError("bad_sql", problem, "correct the query; it is DuckDB's SQL")
     if parsed["error"] or len(parsed["statements"]) != 1:
         raise RequestError(
@@ -281,7 +298,11 @@ class _Check:
             cure = choice(table, self._tables.values()) if self._tables else "wait until a generation is published"
             raise RequestError("unknown_table", f"there is no table {_shown(table)}", cure)
         if table.lower() in self._hidden and (schema or table.lower() not in names):
-            raise sql_refusal(_shown(table))
+            raise RequestError(
+                "forbidden",
+                f"{_shown(table)} in SQL needs the role operator: what its records hold is hidden from viewers",
+                "read it as a table, or send an operator's key (LIVETABLES_TOKEN of the server)",
+            )
 
 
 def _check_pattern(name: str, arguments: list[Node]) -> None:
@@ -312,6 +333,24 @@ def _constant(node: Node) -> str | None:
         return None
     text: str = node["literal"]["text"]
     return text
+
+
+def wrong_query(error: Exception) -> RequestError:
+    """What DuckDB finds wrong with a query, for the one who sent it."""
+    return RequestError("bad_sql", first_line(error), "correct the query; DESCRIBE shows a table's columns")
+
+
+def is_shortage(error: Exception) -> bool:
+    """Whether something failed for lack of memory."""
+    return "Out of Memory" in str(error)
+
+
+def first_line(error: Exception) -> str:
+    return str(error).split("\n")[0]
+
+
+def _too_nested() -> RequestError:
+    return RequestError("bad_sql", "the query is nested too deeply", "write it with fewer parentheses")
 
 
 def _unavailable(what: str, cure: str) -> RequestError:

@@ -7,7 +7,6 @@ call the last two themselves, as in `store.reader.window`.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -27,6 +26,7 @@ from livetables.server.storage.generation import Frame, Generation, StoredTable,
 from livetables.server.storage.holding import Holding
 from livetables.server.storage.listeners import Changed, Listeners
 from livetables.server.storage.pending import Outcome, PendingFrames, Viewers
+from livetables.server.storage.planner import Planner
 from livetables.server.storage.reader import TableReader
 from livetables.server.storage.retention import Retention
 from livetables.server.storage.staging import Staging
@@ -43,6 +43,7 @@ class Store:
         self.holding = Holding()
         self.database = Database(path, memory_megabytes)
         self.staging = Staging(path.parent if path else None)
+        self._planner = Planner()
         try:
             self.database.prepare()
             self.catalogue = Catalogue(self.database)
@@ -50,7 +51,7 @@ class Store:
         except (duckdb.Error, SetupError, ValueError, KeyError) as error:
             self.close()
             raise self.database.unreadable(error) from None
-        self.reader = TableReader(self.database, self.catalogue)
+        self.reader = TableReader(self.database, self.catalogue, self._planner)
         self.pending = PendingFrames(self.reader.rows_by_id)
         self._listeners, self._unknown_fields = Listeners(), UnknownFields()
         context = StoreContext(
@@ -73,6 +74,7 @@ class Store:
 
     def close(self) -> None:
         """Close the file. Readers that are under way finish first, as far as they hold it."""
+        self._planner.close()
         with self.database.writing:
             self.staging.close()
             self.database.close()
@@ -155,6 +157,16 @@ class Store:
             self.database.checkpoint()
         self._listeners.notify(Changed(frozenset(names_of(dropped)), rebound=True))
 
+    def row_counts(self) -> dict[str, dict[str, int]]:
+        """The rows of every table, by generation and table, with all that was shown so far."""
+        self.store_shown()
+        return self.reader.row_counts()
+
+    def dead_letter_summary(self, generation: str) -> dict[str, tuple[int, str]]:
+        """How many dead letters each table has, and the reason of its first one, with all that was shown so far."""
+        self.store_shown()
+        return self.reader.dead_letter_summary(generation)
+
     def lost_records(
         self, generation: str, successor: str, ends: Mapping[str, Mapping[int, int] | None]
     ) -> dict[str, int]:
@@ -166,7 +178,7 @@ class Store:
         """Delete the dead letters of the oldest records of each generation; return how many."""
         return self._retention.trim(rows_max, bytes_max)
 
-    def trim_tables(self, now: Callable[[], float] = time.time) -> dict[str, int]:
+    def trim_tables(self, now: Callable[[], float] | None = None) -> dict[str, int]:
         """Delete the records that tables are not to keep; return how many, by table. See `Retention.trim_tables`."""
         return self._retention.trim_tables(now)
 

@@ -80,26 +80,29 @@ class TableWriter:
             return outcome
 
     def store_shown(self) -> None:
-        """Store everything that was shown so far, in one transaction."""
+        """Store everything that was shown so far: in one transaction, or in two where one has failed before."""
         with self._database.writing:
-            with self._pending.lock:
-                batches = self._pending.take(self._catalogue.generations)
-            if not batches:
-                return
-            try:
-                taken = self._database.before_queries(lambda: self._commit_shown(batches))
-            except Exception as error:
-                with self._pending.lock:
-                    for batch in batches:
-                        batch.answer(error)
-                raise
-            with self._pending.lock:  # what is shown next has the next sequence
-                for batch in batches:
-                    assert batch.after
-                    self._catalogue.update(batch.after.name, sequence=batch.sequence)
-                self._pending.done()
-            for batch, changes in zip(batches, taken, strict=True):
-                self._has_stored(batch, changes)
+            if self._pending.is_left_over:
+                self._store_taken()
+            self._store_taken()
+
+    def _store_taken(self) -> None:
+        with self._pending.lock:
+            batches = self._pending.take(self._catalogue.generations)
+        if not batches:
+            return
+        try:
+            taken = self._database.before_queries(lambda: self._commit_shown(batches))
+        except Exception as error:
+            self._pending.answer(error)
+            raise
+        with self._pending.lock:  # what is shown next has the next sequence
+            for batch in batches:
+                assert batch.after
+                self._catalogue.update(batch.after.name, sequence=batch.sequence)
+            self._pending.done()
+        for batch, changes in zip(batches, taken, strict=True):
+            self._has_stored(batch, changes)
 
     def stored_frame(self, part: FramePart) -> int:
         """The last frame of a writer's attempt that is on disk; -1 if there is none."""
@@ -146,6 +149,7 @@ class TableWriter:
         """Forget a generation that was dropped."""
         self._pending.forget(generation)
         self._applying.pop(generation, None)
+        self._stored_writers.pop(generation, None)
         self._staging.forget(generation)
         self._given.forget(generation)
 

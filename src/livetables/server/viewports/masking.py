@@ -12,7 +12,6 @@ from typing import TypeVar
 import pyarrow as pa
 
 from livetables.model.change import TableShape
-from livetables.model.errors import RequestError
 from livetables.model.roles import Role
 from livetables.model.spec import DEAD_LETTERS
 from livetables.server.viewports.row import Row
@@ -58,12 +57,3 @@ def masked_row(row: Row, places: Collection[int]) -> Row:
     if not places:
         return row
     return Row(row.number, tuple(None if place in places else value for place, value in enumerate(row.values)))
-
-
-def sql_refusal(name: str) -> RequestError:
-    """What a viewer is sent that asks for a masked table in SQL."""
-    return RequestError(
-        "forbidden",
-        f"{name} in SQL needs the role operator: what its records hold is hidden from viewers",
-        "read it as a table, or send an operator's key (LIVETABLES_TOKEN of the server)",
-    )

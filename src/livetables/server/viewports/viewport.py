@@ -152,13 +152,16 @@ def window_query(
 
 def _fitting(relation: str, schema: pa.Schema, options: ViewOptions, page: str, bytes_max: int | None) -> str:
     """The rows of a page, in order, until their text has so many bytes."""
-    texts = [f"coalesce(strlen({quoted(field.name)}), 0)" for field in schema if pa.types.is_string(field.type)]
+    chosen = [schema.field(name) for name in chosen_columns(schema, options)]
+    texts = [f"coalesce(strlen({quoted(field.name)}), 0)" for field in chosen if pa.types.is_string(field.type)]
     if bytes_max is None or not texts:
         return page
+    # Lengths first: what is summed in order is kept in memory, and the texts themselves may be too large for that.
+    keys = ", ".join(dict.fromkeys([ROW, *(quoted(sort.column) for sort in options.sort)]))
+    sizes = f"SELECT {keys}, {' + '.join(texts)} AS _bytes FROM {relation} WHERE {ROW} IN ({page})"  # noqa: S608
     rows = f"ORDER BY {_order(schema, options.sort)} ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING"
-    before = f"sum({' + '.join(texts)}) OVER ({rows})"
     return (
-        f"SELECT {ROW} FROM (SELECT {ROW}, {before} AS _before FROM {relation} WHERE {ROW} IN ({page})) "  # noqa: S608
+        f"SELECT {ROW} FROM (SELECT {ROW}, sum(_bytes) OVER ({rows}) AS _before FROM ({sizes})) "  # noqa: S608
         f"WHERE coalesce(_before, 0) <= {bytes_max}"
     )
 

@@ -29,6 +29,7 @@ BESIDE_MIN, BESIDE_MAX = 50, 500  # rows to keep above and below a view
 MANY = 200  # new rows, of which it is worth finding those that can be in view before anything is made of them
 VIEW_BYTES_MAX = 4 * 1024 * 1024  # of the rows that a client is sent at once
 KEPT_BYTES_MAX = 4 * VIEW_BYTES_MAX
+ROW_MEMORY_BYTES = 900  # that a row takes as Python's objects, of eight columns, beside its text and the frames of that
 
 
 @dataclass(frozen=True)
@@ -147,6 +148,11 @@ class LiveWindow:
             if fitting < len(rows):
                 return rows[: max(1, fitting)]
         return rows if len(rows) == last - first else None
+
+    @property
+    def memory_bytes(self) -> int:
+        """About how much memory it takes with the frames that are made of it."""
+        return ROW_MEMORY_BYTES * len(self._rows) + 4 * self._bytes
 
     def shown(self, count: int) -> list[Entry]:
         """The first rows in view, as clients are sent them."""

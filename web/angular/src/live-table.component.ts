@@ -14,9 +14,12 @@ import {
 } from "@angular/core";
 import type { ElementRef } from "@angular/core";
 import { PAGE_ROWS, columnKind } from "@livetables/client";
-import type { Column, Row, Subscription, ViewState, Window } from "@livetables/client";
+import type { Column, Row, Subscription, ViewOptions, ViewState, Window } from "@livetables/client";
 import { LiveStateComponent } from "./live-state.component";
 import { LiveTableService } from "./live-table.service";
+
+/** What of a table to show: all columns, in the order of arrival, without filters, unless given. */
+export type LiveTableView = Pick<ViewOptions, "columns" | "sort" | "filters" | "quick">;
 
 @Component({
   selector: "live-table",
@@ -28,10 +31,20 @@ import { LiveTableService } from "./live-table.service";
       <button type="button" [disabled]="offset() === 0" (click)="previous()">Prev</button>
       <button type="button" [disabled]="!hasNext()" (click)="next()">Next</button>
       <button type="button" (click)="refresh()">Refresh</button>
-      <span class="place" aria-live="polite">{{ place() }}</span>
+      <span class="place"
+        ><span aria-live="polite">{{ place().start }}</span
+        >{{ place().rest }}</span
+      >
     </div>
     <div class="body">
-      <div class="rows" #scroller tabindex="0" (scroll)="scrolled()">
+      <div
+        class="rows"
+        #scroller
+        role="region"
+        [attr.aria-label]="'Rows of ' + tableName()"
+        tabindex="0"
+        (scroll)="scrolled()"
+      >
         <table [attr.aria-rowcount]="window()?.total">
           <thead>
             <tr>
@@ -102,9 +115,15 @@ export class LiveTableComponent {
   readonly tableName = input.required<string>();
   readonly pageSize = input(PAGE_ROWS, { transform: numberAttribute });
   readonly initialOffset = input(0, { transform: numberAttribute });
+  readonly view = input<LiveTableView>({});
 
-  /** Where the table is entered; another table, or another initial offset, starts there again. */
-  readonly #start = computed(() => ({ table: this.tableName(), offset: this.initialOffset() }));
+  /** Which rows are shown, in which order. */
+  readonly #selection = computed(() => {
+    const { sort = [], filters = [], quick = "" } = this.view();
+    return JSON.stringify([this.tableName(), sort, filters, quick]);
+  });
+  /** Where the table is entered; another table or selection, or another initial offset, starts there again. */
+  readonly #start = computed(() => ({ selection: this.#selection(), offset: this.initialOffset() }));
   /** The page that somebody turned to, and the start that it belongs to. */
   readonly #turned = signal<{ readonly start: object; readonly offset: number } | null>(null);
   /** The first row of the page. */
@@ -123,12 +142,13 @@ export class LiveTableComponent {
     return this.offset() + (isHere ? Math.min(window.rows.length, this.pageSize()) : this.pageSize());
   });
   protected readonly hasNext = computed(() => this.#nextOffset() < (this.window()?.total ?? 0));
+  /** Where it is. Screen readers announce the start alone: the rest changes with each record. */
   protected readonly place = computed(() => {
     const window = this.window();
-    if (!window) return "";
-    if (window.rows.length === 0) return `no rows here, ${count(window.total)} in all`;
+    if (!window) return { start: "", rest: "" };
     const { offset, rows, total } = window;
-    return `rows ${count(offset + 1)} to ${count(offset + rows.length)} of ${count(total)}`;
+    if (rows.length === 0) return { start: "no rows here", rest: `, ${count(total)} in all` };
+    return { start: `rows ${count(offset + 1)}`, rest: ` to ${count(offset + rows.length)} of ${count(total)}` };
   });
 
   readonly #service = inject(LiveTableService);
@@ -143,8 +163,8 @@ export class LiveTableComponent {
       });
     });
     effect(() => {
-      const view = this.#view();
-      untracked(() => this.#subscription?.look(view));
+      const page = this.#page();
+      untracked(() => this.#subscription?.look(page));
     });
     inject(DestroyRef).onDestroy(() => this.#subscription?.unsubscribe());
   }
@@ -176,13 +196,17 @@ export class LiveTableComponent {
     return columnKind(type).values === "number";
   }
 
-  readonly #view = () => ({ offset: this.offset(), size: this.pageSize() });
+  /** With nothing left out: that would stay as it is. */
+  readonly #page = (): ViewOptions => {
+    const { columns = null, sort = [], filters = [], quick = "" } = this.view();
+    return { columns, sort, filters, quick, offset: this.offset(), size: this.pageSize() };
+  };
 
   #subscribe(table: string): void {
     this.#subscription?.unsubscribe();
     this.window.set(null);
     this.state.set(null);
-    this.#subscription = this.#service.hub.subscribe(table, this.#view(), {
+    this.#subscription = this.#service.hub.subscribe(table, this.#page(), {
       rows: (window) => {
         this.window.set(window);
       },

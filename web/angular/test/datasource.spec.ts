@@ -7,7 +7,7 @@ import { TableHub } from "@livetables/client";
 import type { Row, ViewState, Wire } from "@livetables/client";
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import { settled } from "../../core/test/support/fake.js";
-import { error, patch, schema, snapshot } from "../../core/test/support/frames.js";
+import { error, patch, schema, snapshot, WELCOME } from "../../core/test/support/frames.js";
 import type { ClientFrame, SubscriptionFrame } from "../../core/src/protocol.js";
 import { livetablesDatasource } from "../ag-grid/src/index";
 import type { LivetablesDatasource } from "../ag-grid/src/index";
@@ -44,8 +44,10 @@ class FakeGrid {
     this.#listeners.delete(listener);
   }
 
+  isGone = false;
+
   isDestroyed(): boolean {
-    return false;
+    return this.isGone;
   }
 
   getFirstDisplayedRowIndex(): number {
@@ -90,8 +92,7 @@ beforeEach(() => {
   });
   sent = [];
   const wire: Wire = {
-    frameBytesMax: 65_536,
-    windowRowsMax: 10_001,
+    limits: WELCOME.limits,
     hasChecksums: false,
     now: () => 0,
     send: (text) => sent.push(JSON.parse(text) as ClientFrame),
@@ -210,11 +211,56 @@ describe("a window that the server has cut", () => {
     expect(place()).toEqual([0, 100]);
   });
 
+  it("is not one that was whole when it was asked for, and waits to be drawn while more is asked for", () => {
+    asked(0);
+    take(schema(), window(0, 100));
+    hub.take(renamed(0, "zero", 2));
+    asked(100);
+    vi.advanceTimersByTime(A_FRAME_MS);
+    expect(name(0)).toBe("zero");
+    grid.scrollTo(50);
+    expect(place()).toEqual([0, 200]);
+  });
+
   it("is not one that ends with the table", () => {
     const answer = asked(0);
     take(schema(), window(0, 5, { total: 5 }));
     expect(place()).toEqual([0, 100]);
     expect((answer.mock.lastCall as [Row[]])[0]).toHaveLength(5);
+  });
+});
+
+describe("a grid that has no rows", () => {
+  beforeEach(() => {
+    asked(0);
+    take(schema(), window(0, 0, { total: 0 }));
+    expect([grid.rows, grid.getLastDisplayedRowIndex()]).toEqual([0, -1]);
+  });
+
+  it("takes other filters, until one has rows", () => {
+    datasource.quickFilter("nobody");
+    expect(sent.at(-1)).toMatchObject({ type: "set", revision: 1, quick: "nobody", offset: 0, size: 100 });
+    datasource.quickFilter("ann");
+    expect(datasource.view.quick).toBe("ann");
+    take(window(0, 0, { total: 1, rows: [["Ann", 1]], ids: [7], revision: 2 }));
+    expect([name(0), grid.rows]).toEqual(["Ann", 1]);
+  });
+
+  it("is back after it was hidden", () => {
+    datasource.setVisible(false);
+    datasource.setVisible(true);
+    expect(sent.at(-1)).toMatchObject({ type: "subscribe", sub: 1, view: { offset: 0, size: 100 } });
+    take(schema({ sub: 1 }), window(0, 0, { sub: 1, rows: [["Ann", 1]], ids: [7], total: 1 }));
+    expect([name(0), grid.rows]).toEqual(["Ann", 1]);
+  });
+
+  it("and is gone looks at nothing any more", () => {
+    grid.isGone = true;
+    datasource.destroy();
+    datasource.quickFilter("ann");
+    datasource.setVisible(false);
+    datasource.setVisible(true);
+    expect(hub.viewports).toBe(0);
   });
 });
 

@@ -486,14 +486,19 @@ describe("rows$", () => {
     expect([good.rows.map((rows) => rows.length), good.error]).toEqual([[0, 3], ""]);
   });
 
-  it("waits for a table while the server starts", async () => {
+  it("fails for a table that is still not there when the server has started", async () => {
+    server.setState("starting");
     const waiting = seen("late");
-    await settled();
-    server.read();
-    server.deliver(); // the server has not sent its status yet
-    world.socket.receive({ type: "status", state: "starting", message: "", pipeline_seen: null, sources: [] });
-    while (server.read() || server.write()) await settled();
-    for (const { outgoing } of server.sessions) outgoing.splice(0, 1); // its own status, with the state live
+    await served();
+    expect(waiting.error).toBe("");
+    server.setState("live");
+    await served();
+    expect([waiting.rows, waiting.error]).toEqual([[[]], expect.stringContaining("unknown_table")]);
+  });
+
+  it("waits for a table while the server starts", async () => {
+    server.setState("starting");
+    const waiting = seen("late");
     await served();
     expect(waiting.error).toBe("");
     server.publish("late", 2, false);

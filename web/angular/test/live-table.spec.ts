@@ -4,8 +4,9 @@ import type { ComponentFixture } from "@angular/core/testing";
 import { TestBed } from "@angular/core/testing";
 import { beforeEach, describe, expect, it } from "vitest";
 import { FakeSurroundings, settled } from "../../core/test/support/fake.js";
-import { error, patch, schema, snapshot, status, WELCOME } from "../../core/test/support/frames.js";
+import { COLUMNS, error, patch, schema, snapshot, status, WELCOME } from "../../core/test/support/frames.js";
 import { LiveTableComponent, LiveTableService, provideLiveTables } from "../src/index";
+import type { LiveTableView } from "../src/index";
 
 let world: FakeSurroundings;
 let service: LiveTableService;
@@ -127,6 +128,30 @@ describe("LiveTableComponent", () => {
     expect(text(fixture)).toContain("rows 1 to 2 of 5");
   });
 
+  it("announces where its page begins, and not each record that comes", async () => {
+    const fixture = await table(2);
+    const element = fixture.nativeElement as HTMLElement;
+    const announced = (): string | undefined => element.querySelector(".place [aria-live]")?.textContent;
+    world.socket.receive(schema());
+    world.socket.receive({ ...snapshot([["Ann", 30]]), total: 1 });
+    await fixture.whenStable();
+    const first = announced();
+    world.socket.receive(patch({ inserted: [[1, 9, ["Bob", 40]]], total: 3 }, { sequence: 2 }));
+    await fixture.whenStable();
+    expect(text(fixture)).toContain("rows 1 to 2 of 3");
+    expect([first, announced()]).toEqual(["rows 1", "rows 1"]);
+    await press(fixture, "Next");
+    world.socket.receive({ ...snapshot([["Eve", 50]], { revision: 1 }), offset: 2, total: 3 });
+    await fixture.whenStable();
+    expect(announced()).toBe("rows 3");
+  });
+
+  it("names what can be scrolled", async () => {
+    const fixture = await table(2);
+    const scroller = (fixture.nativeElement as HTMLElement).querySelector(".rows");
+    expect([scroller?.getAttribute("role"), scroller?.getAttribute("aria-label")]).toEqual(["region", "Rows of user"]);
+  });
+
   it("turns pages: next, previous, first", async () => {
     const fixture = await table(2, 2);
     world.socket.receive(schema());
@@ -194,6 +219,37 @@ describe("LiveTableComponent", () => {
     await fixture.whenStable();
     await press(fixture, "Next");
     expect(world.socket.of("set").at(-1)).toMatchObject({ offset: 1, size: 3 });
+  });
+
+  it("shows what of the table it is given, and begins again where other rows are found", async () => {
+    const view = signal<LiveTableView>({ columns: ["name"], quick: "a" });
+    const fixture = TestBed.createComponent(LiveTableComponent, {
+      bindings: [
+        inputBinding("tableName", () => "user"),
+        inputBinding("pageSize", () => 2),
+        inputBinding("view", view),
+      ],
+    });
+    await fixture.whenStable();
+    expect(world.socket.of("subscribe")).toMatchObject([
+      { view: { columns: ["name"], quick: "a", offset: 0, size: 2 } },
+    ]);
+    world.socket.receive(schema({}, COLUMNS.slice(0, 1)));
+    world.socket.receive({ ...snapshot([["Ann"], ["Ada"]]), total: 5 });
+    await fixture.whenStable();
+    await press(fixture, "Next");
+    view.set({ quick: "a", sort: undefined });
+    await fixture.whenStable();
+    expect(world.socket.of("set").at(-1)).toMatchObject({ columns: null, quick: "a", offset: 2 });
+    view.set({ filters: [{ column: "age", op: "is_null" }] });
+    await fixture.whenStable();
+    expect(world.socket.of("set").at(-1)).toMatchObject({
+      quick: "",
+      filters: [{ column: "age" }],
+      offset: 0,
+      size: 2,
+    });
+    expect(world.socket.of("subscribe")).toHaveLength(1);
   });
 
   describe("shows the state of its own rows", () => {

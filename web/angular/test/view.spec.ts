@@ -1,4 +1,5 @@
 import { describe, expect, it } from "vitest";
+import { columnDefinitions } from "../ag-grid/src/columns";
 import { filtersOf, sortOf } from "../ag-grid/src/view";
 
 describe("AG Grid's filters", () => {
@@ -35,6 +36,18 @@ describe("AG Grid's filters", () => {
     [
       { filterType: "text", type: "false" },
       { op: "equals", value: false },
+    ],
+    [
+      { filterType: "text", type: "<", filter: "-9007199254740993" },
+      { op: "<", value: "-9007199254740993" },
+    ],
+    [
+      { filterType: "text", type: ">", filter: "30" },
+      { op: ">", value: "30" },
+    ],
+    [
+      { filterType: "text", type: "between", filter: "1", filterTo: "9007199254740993" },
+      { op: "between", value: ["1", "9007199254740993"] },
     ],
   ])("%j is the server's %j", (model, filter) => {
     expect(filtersOf({ age: model })).toEqual([{ column: "age", ...filter }]);
@@ -73,4 +86,13 @@ it("a sort by several columns keeps their order", () => {
     { column: "age", descending: true },
     { column: "name", descending: false },
   ]);
+});
+
+it("whole numbers are filtered by their digits, as some are none of JavaScript's numbers", () => {
+  const [count, share] = columnDefinitions([
+    { name: "count", type: "int64" },
+    { name: "share", type: "double" },
+  ]);
+  expect([count?.filter, share?.filter]).toEqual(["agTextColumnFilter", "agNumberColumnFilter"]);
+  expect([count?.type, share?.type]).toEqual(["rightAligned", "rightAligned"]);
 });

@@ -9,7 +9,7 @@ import type { Problem } from "./errors.js";
 import { TableHandle } from "./handle.js";
 import { health, mayAppear } from "./health.js";
 import type { Health } from "./health.js";
-import { UnansweredError, json, messageId, request } from "./http.js";
+import { UnansweredError, answer, json, messageId, request } from "./http.js";
 import type { ControlReceipt, SqlAnswer } from "./http.js";
 import { TableHub } from "./hub.js";
 import type { Comparisons } from "./hub.js";
@@ -262,10 +262,12 @@ export class LiveTablesClient {
    * It has an id of its own: when the answer got lost it is sent again, and published once.
    */
   async sendControl(fields: Readonly<Record<string, string | true>>): Promise<ControlReceipt> {
-    const init = json(fields, { "Idempotency-Key": messageId(() => this.#surroundings.random()) });
+    const id = messageId(() => this.#surroundings.random());
+    const init = json(fields, { "Idempotency-Key": id });
     for (let left = CONTROL_TRIES; ; left--) {
       try {
-        return (await (await this.request("api/control", init)).json()) as ControlReceipt;
+        const receipt = await answer<Omit<ControlReceipt, "messageId">>(await this.request("api/control", init));
+        return { ...receipt, messageId: id };
       } catch (error) {
         if (!(error instanceof UnansweredError) || left <= 1) throw error;
         await new Promise<void>((resolve) => {
@@ -276,7 +278,7 @@ export class LiveTablesClient {
   }
 
   async sql(text: string): Promise<SqlAnswer> {
-    return (await (await this.request("api/sql", json({ sql: text }))).json()) as SqlAnswer;
+    return await answer<SqlAnswer>(await this.request("api/sql", json({ sql: text })));
   }
 
   /** Any other HTTP request, like "api/tables/final_ui/rows?sort=age" with an Accept header for CSV. */
@@ -291,10 +293,13 @@ export class LiveTablesClient {
       case "heartbeat":
         this.hub.compare();
         break;
-      case "status":
+      case "status": {
+        const mightAppear = mayAppear(this.#status.value);
         this.#status.set(frame);
         this.#reportHealth();
+        if (mightAppear && !mayAppear(frame)) this.hub.askForMissing();
         break;
+      }
       case "schema":
       case "snapshot":
       case "patch":

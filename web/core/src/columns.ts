@@ -2,13 +2,14 @@
 
 export interface ColumnKind {
   readonly values: "text" | "number" | "bool" | "time"; // how cells are aligned, written and filtered
+  readonly isWhole?: true; // numbers of 64 bits, of which JavaScript has some as digits only
   readonly width: number; // px that a grid gives its cells at least
   readonly grow: number; // its share of the space that is left
 }
 
 const KINDS = {
   string: { values: "text", width: 80, grow: 3 },
-  int64: { values: "number", width: 56, grow: 1 },
+  int64: { values: "number", isWhole: true, width: 56, grow: 1 },
   double: { values: "number", width: 84, grow: 2 },
   bool: { values: "bool", width: 64, grow: 1 },
   timestamp: { values: "time", width: 114, grow: 3 },

@@ -5,7 +5,7 @@ import { dueMs, IDLE, next } from "./connection-state.js";
 import type { ConnectionEvent, ConnectionState, Effect } from "./connection-state.js";
 import { LivetablesError } from "./errors.js";
 import { decode, encode, PROTOCOL } from "./protocol.js";
-import type { ErrorFrame, ServerFrame } from "./protocol.js";
+import type { ErrorFrame, Limits, ServerFrame } from "./protocol.js";
 import type { Socket, SocketEvent, Surroundings } from "./surroundings.js";
 
 const CLOSE_ABNORMAL = 1006;
@@ -48,12 +48,9 @@ export class Connection {
     return this.#state;
   }
 
-  get frameBytesMax(): number | null {
-    return this.#state.name === "open" ? this.#state.welcome.limits.frame_bytes : null;
-  }
-
-  get windowRowsMax(): number | null {
-    return this.#state.name === "open" ? this.#state.welcome.limits.window_rows : null;
+  /** The server's; null while it takes no frames. */
+  get limits(): Limits | null {
+    return this.#state.name === "open" ? this.#state.welcome.limits : null;
   }
 
   /** A server that sends its time with the hello. */

@@ -8,6 +8,8 @@ export interface ControlReceipt {
   readonly topic: string;
   readonly partition: number;
   readonly offset: number;
+  /** What tells the message from any other at that place, as there may be one of an earlier topic: its row's `raw` has it. */
+  readonly messageId: string;
 }
 
 export interface SqlAnswer {
@@ -39,14 +41,22 @@ export async function request(
   init: RequestInit = {},
 ): Promise<Response> {
   const headers = new Headers(init.headers);
-  headers.set("Authorization", `Bearer ${token}`);
+  try {
+    headers.set("Authorization", `Bearer ${token}`);
+  } catch {
+    throw new LivetablesError({
+      code: "unauthorized",
+      problem: "the key has characters that cannot be sent over HTTP",
+      cure: "give the server a key of ASCII letters, digits and signs",
+    });
+  }
   let response: Response;
   try {
     response = await fetch(new URL(path.replace(/^\//, ""), base), { ...init, headers });
   } catch (error) {
     throw new UnansweredError({
       code: "unavailable",
-      problem: `the server does not answer: ${error instanceof Error ? error.message : String(error)}`,
+      problem: `the server does not answer: ${messageOf(error)}`,
       cure: "check that it runs, and that this page may ask it (server.origins)",
     });
   }
@@ -54,8 +64,25 @@ export async function request(
   return response;
 }
 
+/** The JSON of an answer. One that breaks off, or that something else has given, is none. */
+export async function answer<T>(response: Response): Promise<T> {
+  try {
+    return (await response.json()) as T;
+  } catch (error) {
+    throw new UnansweredError({
+      code: "unavailable",
+      problem: `the answer cannot be read: ${messageOf(error)}`,
+      cure: "try again, and check that the address is that of a livetables server",
+    });
+  }
+}
+
 export function json(body: unknown, headers: Readonly<Record<string, string>> = {}): RequestInit {
   return { method: "POST", headers: { "Content-Type": "application/json", ...headers }, body: JSON.stringify(body) };
+}
+
+function messageOf(error: unknown): string {
+  return error instanceof Error ? error.message : String(error);
 }
 
 async function problemOf(response: Response): Promise<Problem> {

@@ -9,9 +9,9 @@ import type { Health } from "./health.js";
 import { LatencyMeter } from "./latency.js";
 import type { Latency } from "./latency.js";
 import { encode } from "./protocol.js";
-import type { ClientFrame, Column, Receipt, ResyncReason, SubscriptionFrame, ViewOptions } from "./protocol.js";
+import type { ClientFrame, Column, Limits, Receipt, ResyncReason, SubscriptionFrame, ViewOptions } from "./protocol.js";
 import { tableNameProblem } from "./table-name.js";
-import { sizeProblem, viewKey, viewOf } from "./view.js";
+import { viewKey, viewOf, viewProblem } from "./view.js";
 import type { View } from "./view.js";
 import { isSameState, viewState } from "./view-state.js";
 import type { ViewState } from "./view-state.js";
@@ -33,10 +33,8 @@ import type { Window } from "./window.js";
 
 /** What the hub needs of a connection. */
 export interface Wire {
-  /** How long a frame may be, while frames can be sent; null while they cannot. */
-  readonly frameBytesMax: number | null;
-  /** How many rows a window may have; null while no frames can be sent. */
-  readonly windowRowsMax: number | null;
+  /** The server's, while frames can be sent; null while they cannot. */
+  readonly limits: Limits | null;
   /** Whether the server knows of checksums and of reasons for a resync. */
   readonly hasChecksums: boolean;
   /** The time by the server's clock. */
@@ -139,6 +137,13 @@ export class TableHub {
     for (const shared of this.#byKey.values()) this.#resync(shared);
   }
 
+  /** Tables that are not there now do not come by themselves any more: ask again, so that this is reported. */
+  askForMissing(): void {
+    for (const shared of this.#byKey.values()) {
+      if (shared.viewport.problem?.code === "unknown_table") this.#reopen(shared);
+    }
+  }
+
   take(frame: SubscriptionFrame): void {
     const shared = this.#bySub.get(frame.sub);
     if (!shared) return;
@@ -155,7 +160,7 @@ export class TableHub {
     }
   }
 
-  /** The server refused a frame, without naming it. */
+  /** The server refused a frame, without naming it, as an older one does. */
   refused(problem: Problem): void {
     for (const shared of [...this.#byKey.values()]) this.#advance(shared, doubted(shared.viewport, problem));
   }
@@ -180,9 +185,9 @@ export class TableHub {
     this.#byKey.delete(shared.key);
     this.#bySub.delete(shared.viewport.sub);
     const { phase, sub } = shared.viewport;
-    if (phase === "unsent" || phase === "refused") return;
+    if (phase === "unsent" || phase === "rejected") return;
     this.#send({ type: "unsubscribe", sub });
-    for (const other of this.#byKey.values()) if (other.viewport.phase === "refused") this.#open(other);
+    for (const other of this.#byKey.values()) if (other.viewport.phase === "refused") this.#reopen(other);
   }
 
   #move(shared: Shared, looker: Looker, view: View): Shared {
@@ -198,23 +203,22 @@ export class TableHub {
     this.#byKey.set(key, shared);
     shared.key = key;
     shared.viewport = moved(shared.viewport, view);
-    const { phase, sub } = shared.viewport;
-    if (phase === "refused") this.#open(shared);
-    else if (phase !== "unsent" && this.#objection(shared.viewport)) {
-      this.#send({ type: "unsubscribe", sub });
-      this.#open(shared);
-    } else if (phase !== "unsent") this.#ask(shared, setFrame(shared.viewport));
+    const { phase } = shared.viewport;
+    if (phase === "rejected") this.#open(shared);
+    else if (phase === "refused" || (phase !== "unsent" && this.#objection(shared.viewport))) this.#reopen(shared);
+    else if (phase !== "unsent") this.#ask(shared, setFrame(shared.viewport));
     this.#notifyStates(shared);
     return shared;
   }
 
-  /** The problem that the server reported without naming the view. */
+  /** Why the server would not take a view's frame. */
   #objection({ table, view }: Viewport): Problem | null {
-    return tableNameProblem(table) ?? sizeProblem(view, this.#wire.windowRowsMax);
+    const { limits } = this.#wire;
+    return tableNameProblem(table) ?? (limits && viewProblem(view, limits));
   }
 
   #open(shared: Shared): void {
-    if (this.#wire.frameBytesMax === null) return;
+    if (this.#wire.limits === null) return;
     const problem = this.#objection(shared.viewport);
     if (problem) {
       const refusal = rejected(shared.viewport, problem);
@@ -267,7 +271,13 @@ export class TableHub {
     this.#meter.record(receipt, hereMs);
   }
 
-  /** Open it under another number: the server does not know this one. */
+  /** Ask for it anew, whether the server has it or not. */
+  #reopen(shared: Shared): void {
+    this.#send({ type: "unsubscribe", sub: shared.viewport.sub });
+    this.#renumber(shared);
+  }
+
+  /** Open it under another number: the server does not know this one, or may have something to say about it. */
   #renumber(shared: Shared): void {
     this.#bySub.delete(shared.viewport.sub);
     shared.viewport = { ...shared.viewport, sub: this.#subs++ };
@@ -313,8 +323,8 @@ export class TableHub {
 
   /** Send a frame, or report why the server would refuse it: one that is too long would close the connection. */
   #send(frame: ClientFrame): Problem | null {
-    const bytesMax = this.#wire.frameBytesMax;
-    if (bytesMax === null) return null;
+    const bytesMax = this.#wire.limits?.frame_bytes;
+    if (bytesMax === undefined) return null;
     const text = encode(frame);
     if (text.length * 3 > bytesMax && new TextEncoder().encode(text).length > bytesMax) {
       return { code: "limit", problem: "what is asked for is too long", cure: "give fewer or shorter filter values" };

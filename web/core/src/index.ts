@@ -11,6 +11,7 @@ export { TableHandle } from "./handle.js";
 export type { Handle } from "./handle.js";
 export { mayAppear } from "./health.js";
 export type { Health } from "./health.js";
+export { UnansweredError } from "./http.js";
 export type { ControlReceipt, SqlAnswer } from "./http.js";
 export { TableHub } from "./hub.js";
 export type { Comparisons, Subscription, ViewListener, Wire } from "./hub.js";

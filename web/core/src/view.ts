@@ -1,6 +1,6 @@
 /** What somebody looks at, with nothing left out: two views are one viewport if all of it is the same. Pure. */
 import type { Problem } from "./errors.js";
-import type { Filter, ViewOptions } from "./protocol.js";
+import type { Filter, Limits, ViewOptions } from "./protocol.js";
 
 export const PAGE_ROWS = 300;
 
@@ -32,14 +32,47 @@ export function viewOf(options: ViewOptions): View {
   };
 }
 
-/** Return why a server that gives so many rows at once does not give this view; null if it does. */
-export function sizeProblem({ size }: View, rowsMax: number | null): Problem | null {
-  if (rowsMax === null || size <= rowsMax) return null;
-  return {
-    code: "limit",
-    problem: `${size.toLocaleString("en")} rows are too many: the server gives ${rowsMax.toLocaleString("en")} at once`,
-    cure: "ask for fewer rows, or for a page of them by offset and size",
-  };
+/** Return why a server with these limits does not take this view; null if it does. */
+export function viewProblem(view: View, limits: Limits): Problem | null {
+  const { offset, size, interval_ms: interval, quick, sort, filters } = view;
+  const isInterval = interval === null || (isWhole(interval) && interval >= 10 && interval <= 10_000);
+  if (!isWhole(offset) || !isWhole(size))
+    return invalid(`offset ${offset} and size ${size}`, "whole numbers from 0 on");
+  if (!isInterval) return invalid(`interval_ms ${interval}`, "a whole number from 10 to 10,000");
+  const { window_rows, text_characters, sorts } = limits;
+  if (size > window_rows) {
+    return over(
+      `${count(size)} rows are too many: the server gives ${count(window_rows)} at once`,
+      "ask for fewer rows, or for a page of them by offset and size",
+    );
+  }
+  if (characters(quick) > text_characters) {
+    return over("the text to be found is too long", `give at most ${count(text_characters)} characters`);
+  }
+  if (sort.length > sorts) return over("too many columns are sorted by", `sort by at most ${sorts}`);
+  if (filters.length > limits.filters) return over("there are too many filters", `give at most ${limits.filters}`);
+  return null;
+}
+
+function isWhole(value: number): boolean {
+  return Number.isSafeInteger(value) && value >= 0;
+}
+
+/** As the server counts them. */
+function characters(text: string): number {
+  return Array.from(text).length;
+}
+
+function count(value: number): string {
+  return value.toLocaleString("en");
+}
+
+function invalid(what: string, wanted: string): Problem {
+  return { code: "bad_frame", problem: `${what} cannot be had`, cure: `give ${wanted}` };
+}
+
+function over(problem: string, cure: string): Problem {
+  return { code: "limit", problem, cure };
 }
 
 /** The same text for the same table and view. */

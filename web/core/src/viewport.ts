@@ -1,13 +1,14 @@
 /**
  * One viewport's talk with the server: immutable states × frames in a table that the compiler checks. Pure.
  *
- * | phase   | means                                                          |
- * |---------|----------------------------------------------------------------|
- * | unsent  | the server does not know of it                                 |
- * | asked   | the server knows of it, its window is still to come            |
- * | current | its window is here, and follows by patches                     |
- * | lost    | a patch did not follow; the whole window was asked for         |
- * | refused | the server does not take it, as there are too many             |
+ * | phase    | means                                                                                        |
+ * |----------|----------------------------------------------------------------------------------------------|
+ * | unsent   | the server does not know of it                                                               |
+ * | rejected | nor is it asked for it, as it cannot have it                                                 |
+ * | asked    | the server knows of it, its window is still to come                                          |
+ * | current  | its window is here, and follows by patches                                                   |
+ * | lost     | a patch did not follow; the whole window was asked for                                       |
+ * | refused  | it is over a limit: the server may not have it, or have it and send its window when it can   |
  *
  * Checksums are compared with some frames, as each costs a look at the whole window: with the first patch after a
  * snapshot, with later ones once a second at most, and at a heartbeat if the last frame was not compared. A snapshot is
@@ -21,7 +22,7 @@ import type { View } from "./view.js";
 import { areSame, patched, shown } from "./window.js";
 import type { Window } from "./window.js";
 
-export type Phase = "unsent" | "asked" | "current" | "lost" | "refused";
+export type Phase = "unsent" | "rejected" | "asked" | "current" | "lost" | "refused";
 
 export interface Viewport {
   readonly table: string;
@@ -124,8 +125,8 @@ export function doubted(before: Viewport, problem: Problem): Step {
 
 /** The server is not asked for it, as it cannot have it. */
 export function rejected(before: Viewport, problem: Problem): Step {
-  if (before.phase === "refused" && before.problem) return stay(before);
-  return notified({ ...before, phase: "refused", problem }, { kind: "problem", problem });
+  if (before.phase === "rejected" && before.problem) return stay(before);
+  return notified({ ...before, phase: "rejected", problem }, { kind: "problem", problem });
 }
 
 /** A heartbeat came: there is time to compare what was not. */
@@ -152,10 +153,11 @@ type Table = Readonly<Record<Phase, { readonly [K in Kind]: Reaction<FrameOf<K>>
 
 const TABLE = {
   unsent: { schema: stay, rebound: stay, snapshot: stay, patch: stay, error: stay },
+  rejected: { schema: stay, rebound: stay, snapshot: stay, patch: stay, error: stay },
   asked: { schema: learn, rebound: rebind, snapshot: show, patch: miss, error: fail },
   current: { schema: learn, rebound: rebind, snapshot: show, patch: follow, error: fail },
   lost: { schema: learn, rebound: rebind, snapshot: show, patch: stay, error: fail },
-  refused: { schema: stay, rebound: stay, snapshot: stay, patch: stay, error: stay },
+  refused: { schema: learn, rebound: rebind, snapshot: show, patch: stay, error: fail },
 } satisfies Table;
 
 function stay(before: Viewport): Step {
@@ -217,8 +219,8 @@ function ask(before: Viewport, reason: ResyncReason): Step {
 function fail(before: Viewport, { code, problem, cure }: FrameOf<"error">): Step {
   if (code === "unknown_subscription") return { ...stay({ ...before, phase: "unsent" }), ask: "subscribe" };
   const why: Problem = { code, problem, cure };
+  // The server does not open a subscription too many, and keeps one whose evaluation is over a limit: both are a `limit`.
   const isRefused = code === "limit" || code === "bad_frame";
-  // Otherwise the server keeps it, and sends its window when it can.
   const after: Viewport = { ...before, phase: isRefused ? "refused" : "asked", problem: why };
   return notified(after, { kind: "problem", problem: why });
 }

@@ -1,5 +1,6 @@
 import { afterEach, beforeEach, describe, expect, expectTypeOf, it, vi } from "vitest";
 import { LiveTablesClient } from "../src/client.js";
+import { UnansweredError } from "../src/http.js";
 import type { SocketConstructor } from "../src/surroundings.js";
 import { nodeChecksum } from "./support/checksum.js";
 import { FakeSurroundings, settled } from "./support/fake.js";
@@ -93,6 +94,25 @@ describe("a handle", () => {
       expect((await acquiring).columns).toEqual(COLUMNS);
     },
   );
+
+  it("of a table that is still not there when something serves is an error, by another answer of the server", async () => {
+    await connected("starting");
+    const [one, other] = [client.getTableHandle("user"), client.getTableHandle("usr")];
+    world.socket.receive(error("unknown_table", 0));
+    world.socket.receive(error("unknown_table", 1));
+    await settled();
+    world.socket.receive(status("pipeline_down"));
+    expect(world.socket.of("subscribe")).toHaveLength(2);
+    world.socket.receive(status("live"));
+    expect(world.socket.of("unsubscribe").map(({ sub }) => sub)).toEqual([0, 1]);
+    expect(world.socket.of("subscribe").map(({ sub }) => sub)).toEqual([0, 1, 2, 3]);
+    world.socket.receive(schema({ sub: 2 }));
+    world.socket.receive(snapshot([], { sub: 2 }));
+    world.socket.receive(error("unknown_table", 3));
+    expect((await one).columns).toEqual(COLUMNS);
+    await expect(other).rejects.toMatchObject({ code: "unknown_table" });
+    expect(client.hub.viewports).toBe(0);
+  });
 
   it("cannot be had with a wrong key", async () => {
     const acquiring = client.getTableHandle("user");
@@ -258,8 +278,10 @@ describe("over HTTP", () => {
   it("a control message is published, with the key in a header", async () => {
     const receipt = { topic: "control", partition: 0, offset: 7 };
     fetch.mockResolvedValue(Response.json(receipt, { status: 202 }));
-    expect(await client.sendControl({ joinType: "inner" })).toEqual(receipt);
+    const { messageId, ...received } = await client.sendControl({ joinType: "inner" });
+    expect(received).toEqual(receipt);
     const [url, init] = fetch.mock.calls[0] ?? [];
+    expect(new Headers(init?.headers).get("idempotency-key")).toBe(messageId);
     expect(url).toEqual(new URL("http://host:8080/below/api/control"));
     expect(init).toMatchObject({ method: "POST", body: '{"joinType":"inner"}' });
     expect(new Headers(init?.headers).get("authorization")).toBe("Bearer the key");
@@ -271,11 +293,50 @@ describe("over HTTP", () => {
     const sending = client.sendControl({ joinType: "inner" });
     await settled();
     await world.pass(500);
-    expect(await sending).toEqual(receipt);
+    expect(await sending).toMatchObject(receipt);
     const ids = fetch.mock.calls.map(([, init]) => new Headers(init?.headers).get("idempotency-key"));
     expect(ids).toHaveLength(2);
     expect(ids[0]).toMatch(/^[0-9a-f]{32}$/);
     expect(ids[1]).toBe(ids[0]);
+  });
+
+  it("a control message whose answer breaks off, or is something else's, is sent again too", async () => {
+    const receipt = { topic: "control", partition: 0, offset: 7 };
+    const broken = new ReadableStream({
+      start: (body) => {
+        body.enqueue(new TextEncoder().encode('{"topic":"con'));
+        body.error(new TypeError("terminated"));
+      },
+    });
+    fetch
+      .mockResolvedValueOnce(new Response(broken, { status: 202 }))
+      .mockResolvedValueOnce(new Response("<html>"))
+      .mockResolvedValue(Response.json(receipt, { status: 202 }));
+    const sending = client.sendControl({ joinType: "inner" });
+    await settled();
+    await world.pass(500);
+    await world.pass(500);
+    expect(await sending).toMatchObject(receipt);
+    const ids = fetch.mock.calls.map(([, init]) => new Headers(init?.headers).get("idempotency-key"));
+    expect([ids.length, new Set(ids).size]).toEqual([3, 1]);
+  });
+
+  it("a control message that nobody answers is an error, and it is not known what has become of it", async () => {
+    fetch.mockImplementation(() => Promise.resolve(new Response("<html>")));
+    const sending = expect(client.sendControl({ joinType: "inner" })).rejects.toBeInstanceOf(UnansweredError);
+    await settled();
+    await world.pass(500);
+    await world.pass(500);
+    await sending;
+  });
+
+  it("a key that HTTP cannot carry is an error, and nothing is sent", async () => {
+    client = new LiveTablesClient({ url: "http://host:8080", token: "ключ", fetch, surroundings: world });
+    await expect(client.sendControl({ joinType: "inner" })).rejects.toMatchObject({
+      code: "unauthorized",
+      cure: /key/,
+    });
+    expect(fetch).not.toHaveBeenCalled();
   });
 
   it("a control message that is refused is sent once", async () => {
@@ -319,6 +380,11 @@ describe("over HTTP", () => {
   it("an answer from something else is shown as it is", async () => {
     fetch.mockResolvedValue(new Response("<html>", { status: 502, statusText: "Bad Gateway" }));
     await expect(client.sql("select 1")).rejects.toMatchObject({ problem: "the answer is 502 Bad Gateway" });
+  });
+
+  it("an answer that cannot be read is an error with its cure", async () => {
+    fetch.mockResolvedValue(new Response("<html>"));
+    await expect(client.sql("select 1")).rejects.toMatchObject({ code: "unavailable", problem: /cannot be read/ });
   });
 
   it("no answer is an error too", async () => {

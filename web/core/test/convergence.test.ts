@@ -24,6 +24,7 @@ const VIEWS: readonly ViewOptions[] = [
   { columns: ["age"], sort: [{ column: "name" }], offset: 1 },
   { columns: ["email", "name"], size: 5 }, // which some generations do not have
   { quick: "1" },
+  { filters: [{ column: "name", op: "contains", value: "1".repeat(1_001) }] }, // which the server has, and cannot show
 ];
 
 const table = fc.constantFrom(...TABLES);
@@ -45,6 +46,7 @@ type Action =
   | { readonly do: "close"; readonly code: number }
   | { readonly do: "pass"; readonly ms: number }
   | { readonly do: "wake"; readonly ms: number }
+  | { readonly do: "short of memory"; readonly isShort: boolean }
   | { readonly do: "stop" | "start" | "another key" | "log in" | "garbage" };
 
 const often = 6;
@@ -65,6 +67,7 @@ const action: fc.Arbitrary<Action> = fc.oneof(
   { weight: 1, arbitrary: fc.record({ do: fc.constant("close"), code: fc.constantFrom(1006, 1012, 1013, 4408) }) },
   { weight: 2, arbitrary: fc.record({ do: fc.constant("pass"), ms: fc.constantFrom(100, 1_000, 40_000) }) },
   { weight: 1, arbitrary: fc.record({ do: fc.constant("wake"), ms: fc.constantFrom(100, 100_000) }) },
+  { weight: 1, arbitrary: fc.record({ do: fc.constant("short of memory"), isShort: fc.boolean() }) },
   { weight: 1, arbitrary: fc.record({ do: fc.constantFrom("stop", "start", "another key", "log in", "garbage") }) },
 );
 
@@ -155,6 +158,9 @@ class Story {
       case "wake":
         this.world.wake(action.ms);
         break;
+      case "short of memory":
+        this.server.setShortOfMemory(action.isShort);
+        break;
       case "stop":
         this.server.stop();
         break;
@@ -180,6 +186,7 @@ class Story {
   /** All goes well again, and everything that is under way arrives. */
   async end(): Promise<void> {
     this.server.start();
+    this.server.setShortOfMemory(false);
     let quiet = 0;
     for (let rounds = 0; quiet < 2; rounds++) {
       if (rounds > 10_000) throw new Error("there is no end to it");

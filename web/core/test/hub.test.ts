@@ -2,18 +2,17 @@ import { beforeEach, describe, expect, it, vi } from "vitest";
 import type { Problem } from "../src/errors.js";
 import { TableHub } from "../src/hub.js";
 import type { Subscription, ViewListener } from "../src/hub.js";
-import type { ClientFrame, ErrorFrame, SubscriptionFrame, ViewOptions } from "../src/protocol.js";
+import type { ClientFrame, ErrorFrame, Limits, SubscriptionFrame, ViewOptions } from "../src/protocol.js";
 import type { ViewState } from "../src/view-state.js";
 import { COMPARE_MS } from "../src/viewport.js";
 import type { Window } from "../src/window.js";
 import { nodeChecksum } from "./support/checksum.js";
 import { settled } from "./support/fake.js";
-import { COLUMNS, error, patch, rebound, schema, snapshot } from "./support/frames.js";
+import { COLUMNS, error, patch, rebound, schema, snapshot, WELCOME } from "./support/frames.js";
 
 /** A wire that only writes down what is sent. */
 class FakeWire {
-  frameBytesMax: number | null = 65_536;
-  windowRowsMax: number | null = 10_001;
+  limits: Limits | null = WELCOME.limits;
   hasChecksums = false;
   time = 1_000_000;
   sent: ClientFrame[] = [];
@@ -335,13 +334,13 @@ describe("a new connection", () => {
     subscription.look(view);
     take(schema(), snapshot([["Ann", 1]], { revision: 1 }));
     wire.news();
-    wire.frameBytesMax = null;
+    wire.limits = null;
     const [late] = look(view);
     await settled();
     expect([looker.names, late.names]).toEqual([["Ann"], ["Ann"]]);
     expect(wire.news()).toEqual([]);
 
-    wire.frameBytesMax = 65_536;
+    wire.limits = WELCOME.limits;
     hub.restore();
     expect(wire.sent).toEqual([{ type: "subscribe", sub: 0, table: "users_ui", view, revision: 1, format: "json" }]);
     take(schema({ revision: 1 }), snapshot([["Bob", 1]], { revision: 1, generation: "g2" }));
@@ -349,13 +348,13 @@ describe("a new connection", () => {
   });
 
   it("gets what the page looked at meanwhile, and not what it left", () => {
-    wire.frameBytesMax = null;
+    wire.limits = null;
     const [, left] = look({ size: 1 });
     const [, moves] = look({ size: 2 });
     left.unsubscribe();
     moves.look({ size: 3 });
     expect(wire.news()).toEqual([]);
-    wire.frameBytesMax = 65_536;
+    wire.limits = WELCOME.limits;
     hub.restore();
     expect(wire.sent).toMatchObject([{ type: "subscribe", view: { size: 3 } }]);
   });
@@ -389,18 +388,64 @@ describe("problems", () => {
     take(error("limit", 1));
     wire.news();
     first.unsubscribe();
-    expect(wire.news()).toEqual(["unsubscribe 0", "subscribe 1"]);
-    take(schema({ sub: 1 }), snapshot([["Ann", 1]], { sub: 1 }));
+    expect(wire.news()).toEqual(["unsubscribe 0", "unsubscribe 1", "subscribe 2"]);
+    take(error("unknown_subscription", 1)); // which is what the server knows of that one
+    take(schema({ sub: 2 }), snapshot([["Ann", 1]], { sub: 2 }));
     expect(looker.notified).toEqual(["problem limit", "schema name,age", "rows of g1"]);
   });
 
-  it("of too many viewports are tried again when the page looks elsewhere, and leave nothing to close", () => {
+  it("of too many viewports are tried again when the page looks elsewhere", () => {
     const [, subscription] = look();
     take(error("limit", 0));
     subscription.look({ size: 2 });
+    take(error("limit", 1));
+    expect(wire.news()).toEqual(["subscribe 0", "unsubscribe 0", "subscribe 1"]);
+  });
+
+  it("of a value that is too long end when it is corrected: the server keeps such a view, which is closed", () => {
+    const value = "x".repeat(1001);
+    const [looker, subscription] = look({ filters: [{ column: "name", op: "contains", value }] });
+    take(error("limit", 0));
+    subscription.look({ filters: [{ column: "name", op: "contains", value: "x" }] });
+    expect(wire.news()).toEqual(["subscribe 0", "unsubscribe 0", "subscribe 1"]);
+    take(schema({ sub: 1 }), snapshot([["xi", 1]], { sub: 1, revision: 1 }));
+    expect(looker.names).toEqual(["xi"]);
+  });
+
+  it.each(["limit", "bad_frame"])("of a %s that passes end with the rows that the server sends then", (code) => {
+    const [early] = look({ size: 1 });
+    take(error(code, 0), schema(), snapshot([["Ann", 1]], { sequence: 2 }));
+    expect(early.notified).toEqual([`problem ${code}`, "schema name,age", "rows of g1"]);
+    take(error(code, 0), error("internal", 0));
+    take(rebound("g1", { generation: "g2" }), snapshot([["Bob", 1]], { generation: "g2", sequence: 3 }));
+    take(patch({ updated: [[0, 0, "Cid"]] }, { generation: "g2", sequence: 4 }));
+    expect(early.notified.slice(3)).toEqual([
+      `problem ${code}`,
+      "problem internal",
+      "rebound g1 g2",
+      "rows of g2",
+      "rows of g2",
+    ]);
+    expect(wire.news()).toEqual(["subscribe 0"]);
+  });
+
+  it("of a limit leave nothing behind: the server may have the view", () => {
+    const [, subscription] = look();
     take(error("limit", 0));
     subscription.unsubscribe();
-    expect(wire.news()).toEqual(["subscribe 0", "subscribe 0"]);
+    expect(wire.news()).toEqual(["subscribe 0", "unsubscribe 0"]);
+  });
+
+  it("of a limit end with a new connection", () => {
+    const [looker, subscription] = look();
+    take(error("limit", 0));
+    wire.limits = null;
+    subscription.look({ size: 2 });
+    wire.limits = WELCOME.limits;
+    hub.restore();
+    expect(wire.news()).toEqual(["subscribe 0", "subscribe 1"]);
+    take(schema({ sub: 1 }), snapshot([["Ann", 1]], { sub: 1, revision: 1 }));
+    expect(looker.names).toEqual(["Ann"]);
   });
 
   it("of a server that lost a subscription open it under another number", () => {
@@ -422,7 +467,7 @@ describe("problems", () => {
   });
 
   it("of a frame that is too long are reported here: it would close the connection", async () => {
-    wire.frameBytesMax = 300;
+    wire.limits = { ...WELCOME.limits, frame_bytes: 300 };
     const filters = [
       { column: "name", op: "in", value: Array.from({ length: 50 }, (_, index) => `é ${index}`) },
     ] as const;
@@ -446,11 +491,31 @@ describe("problems", () => {
     expect(wire.news()).toEqual(["subscribe 0", "unsubscribe 0"]);
   });
 
-  it("of too many rows are reported here, to those that asked: the server would not name the view", async () => {
-    const [waiting] = look({ size: 10_001 });
-    const [looker] = look({ size: 10_002 });
+  it.each<[ViewOptions, string]>([
+    [{ size: 10_002 }, "limit"],
+    [{ offset: 0.5 }, "bad_frame"],
+    [{ offset: -1 }, "bad_frame"],
+    [{ offset: NaN }, "bad_frame"],
+    [{ size: 10.5 }, "bad_frame"],
+    [{ size: -1 }, "bad_frame"],
+    [{ size: Infinity }, "bad_frame"],
+    [{ interval_ms: 9 }, "bad_frame"],
+    [{ interval_ms: 10_001 }, "bad_frame"],
+    [{ interval_ms: 20.5 }, "bad_frame"],
+    [{ quick: "𝄞".repeat(1_001) }, "limit"],
+    [{ sort: Array.from({ length: 9 }, () => ({ column: "age" })) }, "limit"],
+    [{ filters: Array.from({ length: 33 }, () => ({ column: "age", op: "is_null" as const })) }, "limit"],
+  ])("of a view that no server takes, %o, are reported here, and to nobody else", async (options, code) => {
+    const [waiting] = look({
+      size: 10_001,
+      quick: "𝄞".repeat(1_000),
+      sort: Array.from({ length: 8 }, () => ({ column: "age" })),
+      filters: Array.from({ length: 32 }, () => ({ column: "age", op: "is_null" })),
+      interval_ms: 10,
+    });
+    const [looker] = look(options);
     await settled();
-    expect([waiting.notified, looker.notified]).toEqual([[], ["problem limit"]]);
+    expect([waiting.notified, looker.notified]).toEqual([[], [`problem ${code}`]]);
     expect(wire.news()).toEqual(["subscribe 0"]);
   });
 
@@ -460,7 +525,7 @@ describe("problems", () => {
     subscription.look({ size: 2 });
     await settled();
     expect(looker.notified).toEqual([]);
-    expect(wire.news()).toEqual(["subscribe 0", "unsubscribe 0", "subscribe 0"]);
+    expect(wire.news()).toEqual(["subscribe 0", "unsubscribe 0", "subscribe 1"]);
   });
 
   it("of too many rows end with fewer of them", async () => {
@@ -470,8 +535,8 @@ describe("problems", () => {
     await settled();
     expect(looker.notified).toEqual(["schema name,age", "rows of g1", "problem limit"]);
     subscription.look({ size: 2 });
-    expect(wire.news()).toEqual(["subscribe 0", "unsubscribe 0", "subscribe 0"]);
-    take(schema(), snapshot([["Bob", 2]], { revision: 2 }));
+    expect(wire.news()).toEqual(["subscribe 0", "unsubscribe 0", "subscribe 1"]);
+    take(schema({ sub: 1 }), snapshot([["Bob", 2]], { sub: 1, revision: 2 }));
     expect(looker.names).toEqual(["Bob"]);
   });
 

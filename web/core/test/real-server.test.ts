@@ -95,15 +95,17 @@ class Seen {
   readonly windows: Window[] = [];
   readonly kinds: string[] = [];
   readonly look: (options: ViewOptions) => void;
+  readonly end: () => void;
 
   constructor(client: LiveTablesClient, table: string, options: ViewOptions) {
-    const { look } = client.hub.subscribe(table, options, {
+    const { look, unsubscribe } = client.hub.subscribe(table, options, {
       rows: (window) => this.windows.push(window),
       rebound: (before, generation) => this.kinds.push(`rebound ${before} ${generation}`),
       schema: (columns) => this.kinds.push(`schema ${columns.length}`),
       problem: ({ code }) => this.kinds.push(code),
     });
     this.look = look;
+    this.end = unsubscribe;
   }
 
   get newest(): Window {
@@ -171,6 +173,20 @@ describe("rows", () => {
     await eventually(() => seen.ids.join() === "0,1" && seen.newest.columns.length === 6);
   });
 
+  it("come to those who ask beside somebody whose view the server does not take", async () => {
+    await published([1]);
+    const client = await connected();
+    const culprits = [{ quick: "\ud800" }, { columns: [5 as unknown as string] }, { offset: -1 }, { size: 0.5 }];
+    const all = culprits.map((options) => {
+      const wrong = new Seen(client, "user", options);
+      return [wrong, new Seen(client, "user", { interval_ms: 100 + culprits.indexOf(options) })] as const;
+    });
+    await eventually(() => all.every(([wrong, right]) => wrong.kinds.length > 0 && right.windows.length > 0));
+    expect(all.map(([wrong, right]) => [wrong.kinds, right.kinds])).toEqual(
+      culprits.map(() => [["bad_frame"], ["schema 6"]]),
+    );
+  });
+
   it("that cannot come have a reason, and come when it is fixed", async () => {
     await published([1]);
     const client = await connected();
@@ -180,6 +196,20 @@ describe("rows", () => {
     wrong.look({ columns: ["name"] });
     large.look({ size: 10_000 });
     await eventually(() => wrong.windows.length === 1 && large.windows.length === 1);
+  });
+
+  it("that a limit keeps back come when the filter is corrected, and leave nothing on the server", async () => {
+    await published([1, 2]);
+    const client = await connected();
+    const long = new Seen(client, "user", { filters: [{ column: "name", op: "contains", value: "x".repeat(1_001) }] });
+    const many = new Seen(client, "user", { filters: [{ column: "age", op: "in", value: [] }] });
+    const left = new Seen(client, "account", { filters: [{ column: "userId", op: "in", value: [] }] });
+    await eventually(() => [long, many, left].every(({ kinds }) => kinds.includes("limit")));
+    left.end();
+    long.look({ filters: [{ column: "name", op: "contains", value: "name 1" }] });
+    many.look({ filters: [{ column: "age", op: "in", value: [2] }] });
+    await eventually(() => long.ids.join() === "1" && many.ids.join() === "2");
+    await serverHas({ viewports: 2, clients: 1 });
   });
 });
 

@@ -57,14 +57,29 @@ export class LivePage {
     return this.page.getByTestId("latency-phases");
   }
 
-  /** Have the server's frames changed on their way to the page, for what the server does not do at will. */
-  async onItsWay(change: (frame: Frame) => Frame): Promise<void> {
+  /** Have the server's frames changed or kept back on their way to the page, for what the server does not do at will. */
+  async onItsWay(change: (frame: Frame) => Frame | Promise<Frame>): Promise<void> {
     await this.page.routeWebSocket(/\/ws$/, (route) => {
       const server = route.connectToServer();
+      let arrived = Promise.resolve();
       server.onMessage((text) => {
-        route.send(JSON.stringify(change(JSON.parse(String(text)) as Frame)));
+        arrived = arrived.then(async () => {
+          route.send(JSON.stringify(await change(JSON.parse(String(text)) as Frame)));
+        });
       });
     });
+  }
+
+  /** The frames that the page sends, those of a kind; call it before the page is opened. */
+  sent(type: string): readonly Frame[] {
+    const frames: Frame[] = [];
+    this.page.on("websocket", (socket) => {
+      socket.on("framesent", ({ payload }) => {
+        const frame = JSON.parse(String(payload)) as Frame;
+        if (frame["type"] === type) frames.push(frame);
+      });
+    });
+    return frames;
   }
 
   get openSockets(): number {

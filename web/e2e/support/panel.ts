@@ -1,4 +1,5 @@
 /** A table on the page: its header, and the grid below. */
+import { readFileSync } from "node:fs";
 import { expect } from "vitest";
 import type { Locator, Page } from "playwright-core";
 
@@ -9,6 +10,8 @@ export interface ShownRow {
 }
 
 export type Direction = "ascending" | "descending";
+
+const FILTER_INPUT = ".ag-filter .ag-filter-body input:visible";
 
 export class Panel {
   readonly table: string;
@@ -43,6 +46,11 @@ export class Panel {
         }))
         .sort((one, other) => one.index - other.index);
     });
+  }
+
+  /** Whether it shows a row of the table; while the first ones are awaited, the grid has one without values. */
+  async hasRows(): Promise<boolean> {
+    return (await this.rows()).some(({ cells }) => Object.values(cells).some((text) => text !== ""));
   }
 
   /** The state that it shows while its rows are not live; nothing otherwise. */
@@ -91,12 +99,52 @@ export class Panel {
     return await this.header(column).getAttribute("aria-sort");
   }
 
-  /** Only rows whose column has this text in it. */
-  async filterColumn(column: string, text: string): Promise<void> {
+  /** Open a column's filter; what is returned is its first input. */
+  async openFilter(column: string): Promise<Locator> {
     await this.header(column).hover();
     await this.header(column).locator(".ag-header-cell-filter-button").click();
-    await this.#page.locator(".ag-filter input:visible").first().fill(text);
+    return this.#page.locator(FILTER_INPUT).first();
+  }
+
+  /** Only rows whose column has this text in it, or passes in another way, as the filter calls it. */
+  async filterColumn(column: string, text: string, way?: string, end?: string): Promise<void> {
+    const input = await this.openFilter(column);
+    if (way !== undefined) {
+      await this.#page.locator(".ag-filter-select:visible").click();
+      await this.#page.getByRole("option", { name: way, exact: true }).click();
+    }
+    await input.fill(text);
+    if (end !== undefined) await this.#page.locator(FILTER_INPUT).last().fill(end);
     await this.#page.keyboard.press("Escape");
+  }
+
+  /** What its button exports, as text; the columns are those of the first line. */
+  async csv(file: string): Promise<{ readonly text: string; readonly columns: readonly string[] }> {
+    const [download] = await Promise.all([
+      this.#page.waitForEvent("download"),
+      this.root.getByRole("button", { name: "CSV" }).click(),
+    ]);
+    expect(download.suggestedFilename()).toMatch(new RegExp(`^${this.table}.*\\.csv$`));
+    await download.saveAs(file);
+    const text = readFileSync(file, "utf-8");
+    return { text, columns: (text.split("\n")[0] ?? "").replaceAll(/["\r]/g, "").split(",") };
+  }
+
+  /** Page by page, or as a grid. */
+  async showPages(isPaged: boolean): Promise<void> {
+    await this.inColumns(() => this.root.getByLabel("page by page").setChecked(isPaged));
+  }
+
+  async showColumn(name: string, isShown: boolean): Promise<void> {
+    await this.inColumns(() => this.root.getByLabel(name, { exact: true }).setChecked(isShown));
+  }
+
+  /** Do something in the list of columns, which is open meanwhile. */
+  async inColumns(act: () => Promise<void>): Promise<void> {
+    const button = this.root.getByRole("button", { name: "Columns" });
+    await button.click();
+    await act();
+    await button.click();
   }
 
   /** Brings a row to the top, as soon as the grid is as high as its rows are many. */

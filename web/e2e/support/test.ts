@@ -30,7 +30,7 @@ export const test = base.extend<{ browsing: Browsing }>({
     };
     const shown = async (page: LivePage): Promise<LivePage> => {
       await page.open(stack.key);
-      await expect.poll(async () => (await page.panel("final_ui").rows()).length).toBeGreaterThan(0);
+      await expect.poll(() => page.panel("final_ui").hasRows()).toBe(true);
       return page;
     };
     await use({

@@ -47,3 +47,34 @@ test("an unknown topic is rejected with the reason", async ({ browsing }) => {
   expect(await page.outcome.innerText()).toContain("no-such-topic");
   expect((await stack.orchestrator())["generation"]).toBe(generation);
 });
+
+test("the page waits for the outcome of its own message, whatever is at its place", async ({ browsing }) => {
+  const page = await browsing.opened();
+  const asked = page.sent("subscribe");
+  await page.page.reload();
+  await page.showTab("Control");
+  const request = page.page.waitForRequest("**/api/control");
+  await page.fillControl(await stack.topics());
+  await page.sendControl();
+  const value = await (await request).headerValue("idempotency-key");
+  await expect.poll(() => page.outcomeName()).toBe("unchanged");
+  const filters: unknown = expect.arrayContaining([{ column: "raw", op: "contains", value }]);
+  expect(asked).toContainEqual(
+    expect.objectContaining({ table: "control_raw", view: expect.objectContaining({ filters }) as unknown }),
+  );
+});
+
+test("a message that something else answers is not on its way for ever, and the next one is applied", async ({
+  browsing,
+}) => {
+  const page = await browsing.opened();
+  await page.showTab("Control");
+  await page.page.route("**/api/control", (route) => route.fulfill({ contentType: "text/html", body: "<html>" }));
+  await page.fillControl(await stack.topics());
+  await page.sendControl();
+  await expect.poll(() => page.outcomeName()).toBe("unanswered");
+  expect(await page.outcome.innerText()).toContain("may have been published");
+  await page.page.unroute("**/api/control");
+  await page.sendControl();
+  await expect.poll(() => page.outcomeName()).toBe("unchanged");
+});

@@ -64,3 +64,16 @@ test("a slash finds, and Escape closes what was opened", async ({ browsing }) =>
   await page.page.keyboard.press("Escape");
   await details.waitFor({ state: "detached" });
 });
+
+test("a time has no day while it is of today, and one as soon as that is over", async ({ browsing }) => {
+  const { rows } = await stack.httpClient.rows("users_ui", { sort: "ts:desc", limit: 1 });
+  const midnight = Date.parse(`${String(rows[0]?.["ts"]).slice(0, "2026-01-31".length)}T24:00:00Z`);
+  const page = await browsing.made();
+  await page.page.clock.setSystemTime(midnight - 15_000);
+  await page.open(stack.key);
+  const cell = page.panel("users_ui").cell(0, "ts");
+  await cell.filter({ hasText: /\d/ }).waitFor();
+  await page.page.clock.setSystemTime(midnight - 3_000); // a smaller step than one after which the page connects again
+  await expect.poll(() => cell.innerText()).toMatch(/^\d\d:\d\d:\d\d\.\d{3}$/);
+  await expect.poll(() => cell.innerText()).toMatch(/^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}$/);
+});

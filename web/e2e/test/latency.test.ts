@@ -26,6 +26,21 @@ test("each phase is a key away, and Escape closes it again", async ({ browsing }
   await page.latencyPhases.waitFor({ state: "hidden" });
 });
 
+test("the plot of latency is by the server's clock too", async ({ browsing }) => {
+  const page = await browsing.made();
+  await page.page.addInitScript(() => {
+    const { now } = Date;
+    Date.now = () => now() + 3_600_000;
+  });
+  await page.open(stack.key);
+  await page.showTab("Plots");
+  const median = page.page.locator("lt-plots-panel section", { hasText: "Latency" }).locator(".now strong").first();
+  const { stop } = await stack.stream({ rate: 50, seed: 24 });
+  onTestFinished(stop);
+  await expect.poll(() => median.innerText()).toMatch(/^\d[\d,]*$/);
+  expect(Number((await median.innerText()).replaceAll(",", ""))).toBeLessThan(3_000_000); // and not an hour
+});
+
 test("a clock that differs is shown, and taken out of the figures", async ({ browsing }) => {
   const page = await browsing.made();
   await page.page.addInitScript(() => {

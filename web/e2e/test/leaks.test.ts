@@ -22,8 +22,6 @@ test("logging out and in ten times leaves one socket and as many viewports as be
 
 /** Whether all three tables are drawn. */
 async function isAtRest(page: LivePage): Promise<boolean> {
-  const drawn = await Promise.all(
-    ["users_ui", "accounts_ui", "final_ui"].map(async (table) => (await page.panel(table).rows()).length > 0),
-  );
+  const drawn = await Promise.all(["users_ui", "accounts_ui", "final_ui"].map((table) => page.panel(table).hasRows()));
   return drawn.every(Boolean);
 }

@@ -35,3 +35,31 @@ test("who reloads the page is still logged in", async ({ browsing }) => {
   await expectSame(page.panel("final_ui"), stack.httpClient);
   expect(await page.login.isVisible()).toBe(false);
 });
+
+test("an address with an empty key is as one without", async ({ browsing }) => {
+  const page = await browsing.made();
+  await page.open("");
+  await page.login.waitFor();
+  await page.logIn(stack.key);
+  await expectSame(page.panel("final_ui"), stack.httpClient);
+});
+
+test("a browser that keeps nothing shows the page all the same", async ({ browsing }) => {
+  const page = await browsing.made();
+  // As where cookies are blocked, which no option of the driver does.
+  await page.page.addInitScript(() => {
+    for (const name of ["localStorage", "sessionStorage"]) {
+      Object.defineProperty(window, name, {
+        get: () => {
+          throw new DOMException("access is denied", "SecurityError");
+        },
+      });
+    }
+  });
+  await page.open();
+  await page.login.waitFor();
+  await page.logIn(stack.key);
+  await expectSame(page.panel("final_ui"), stack.httpClient);
+  await page.page.getByRole("button", { name: "Log out" }).click();
+  await page.login.waitFor();
+});

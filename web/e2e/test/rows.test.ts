@@ -21,6 +21,7 @@ test("rows that arrive are counted while they do", async ({ browsing }) => {
 
 test("the newest rows come to the top", async ({ browsing }) => {
   const panel = (await browsing.opened()).panel("accounts_ui");
+  await expectSame(panel, stack.httpClient);
   const before = await panel.rows();
   await stack.send({ accounts: 50, seed: 4 });
   await expectSame(panel, stack.httpClient);

@@ -9,6 +9,7 @@ export function columnDefinitions(columns: readonly Column[]): ColDef[] {
     .filter(({ name }) => !name.startsWith("_"))
     .map(({ name, type }) => ({
       ...OF_VALUES[columnKind(type).values],
+      ...(columnKind(type).isWhole && OF_WHOLE_NUMBERS),
       colId: name,
       headerName: name,
       valueGetter: ({ data }) => (data as Record<string, unknown> | undefined)?.[name], // a name may have dots
@@ -43,5 +44,21 @@ const OF_VALUES: Readonly<Record<ColumnKind["values"], ColDef>> = {
       maxNumConditions: 1,
       includeTime: true,
     },
+  },
+};
+
+/** The grid's filter of numbers would make other ones of those that JavaScript does not have: these are taken as text. */
+const OF_WHOLE_NUMBERS: ColDef = {
+  filter: "agTextColumnFilter",
+  filterParams: {
+    filterOptions: [
+      "equals",
+      { displayKey: "<", displayName: "Less than", predicate: () => true },
+      { displayKey: ">", displayName: "Greater than", predicate: () => true },
+      { displayKey: "between", displayName: "Between", numberOfInputs: 2, predicate: () => true },
+      "blank",
+    ],
+    maxNumConditions: 1,
+    trimInput: true,
   },
 };

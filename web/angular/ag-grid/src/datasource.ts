@@ -61,11 +61,12 @@ export class LivetablesDatasource implements IDatasource {
   #waiting: IGetRowsParams[] = [];
   /** Whether the server has cut a window of this selection. */
   #isCut = false;
-  /** The newest window that has come, until it is drawn. */
-  #next: Window | null = null;
+  /** The newest window that has come, until it is drawn; and whether the server has cut it. */
+  #next: { readonly window: Window; readonly isCut: boolean } | null = null;
   /** Set while the grid waits for what cannot be seen. */
   #unseen: ReturnType<typeof setTimeout> | undefined;
   #isVisible = true;
+  #isDestroyed = false;
 
   constructor(hub: TableHub, table: string, api: GridApi<Row>, options: DatasourceOptions) {
     this.#hub = hub;
@@ -111,6 +112,7 @@ export class LivetablesDatasource implements IDatasource {
 
   /** Called by the grid when it has another datasource, or is gone. */
   destroy(): void {
+    this.#isDestroyed = true;
     if (!this.#api.isDestroyed()) this.#api.removeEventListener("viewportChanged", this.#follow);
     this.#leave();
     this.#waiting = [];
@@ -133,13 +135,13 @@ export class LivetablesDatasource implements IDatasource {
   };
 
   #look(selection: ViewOptions): void {
+    if (this.#isDestroyed) return;
     if (!isSameSelection(selection, this.#view)) {
       this.#window = null; // its rows answer no block of another selection
       this.#next = null;
       this.#isCut = false;
     }
     const range = this.#range();
-    if (!range) return;
     this.#view = { ...selection, offset: range.start, size: range.end - range.start };
     if (!this.#isVisible) return;
     if (this.#subscription) {
@@ -150,7 +152,7 @@ export class LivetablesDatasource implements IDatasource {
     const view = { ...this.#view, interval_ms: INTERVAL_MS };
     this.#subscription = this.#hub.subscribe(this.#table, view, {
       rows: (window) => {
-        this.#next = window;
+        this.#next = { window, isCut: isShort(window, this.#view) }; // when it is drawn, more may have been asked for
         frames.ask(this.#showNext);
       },
       problem: (problem) => this.#options.onProblem?.(problem),
@@ -161,8 +163,8 @@ export class LivetablesDatasource implements IDatasource {
     });
   }
 
-  /** The blocks that the grid shows, with those it waits for; what is too far from them is left. */
-  #range(): Range | null {
+  /** The blocks that the grid shows, with those it waits for; the first one if it has no rows. What is too far is left. */
+  #range(): Range {
     const drawn = this.#drawn();
     const isDrawn = drawn.start < drawn.end;
     if (isDrawn && this.#isCut) return this.#visible(drawn);
@@ -175,7 +177,7 @@ export class LivetablesDatasource implements IDatasource {
     }
     this.#waiting = this.#waiting.filter((params) => !left.includes(params));
     for (const params of left) params.failCallback();
-    return range;
+    return range ?? { start: 0, end: BLOCK_ROWS };
   }
 
   /** The rows that the grid has drawn, also above and below those that can be seen. */
@@ -197,15 +199,15 @@ export class LivetablesDatasource implements IDatasource {
   }
 
   readonly #showNext = (): void => {
-    const window = this.#next;
+    const next = this.#next;
     this.#next = null;
-    if (window) this.#show(window);
+    if (next) this.#show(next.window, next.isCut);
   };
 
-  #show(window: Window): void {
+  #show(window: Window, isCut: boolean): void {
     const isSameGeneration = this.#window?.generation === window.generation;
     const wasCut = this.#isCut && isSameGeneration;
-    this.#isCut = wasCut || window.rows.length < Math.min(this.#view.size ?? 0, window.total - window.offset);
+    this.#isCut = wasCut || isCut;
     this.#window = window;
     this.#answer(window);
     if (this.#api.isDestroyed()) return;
@@ -269,6 +271,11 @@ interface Range {
 }
 
 const NOTHING: Range = { start: 0, end: 0 };
+
+/** Whether a window has fewer rows than were asked for, and are there. */
+function isShort({ rows, total, offset }: Window, { size = 0 }: ViewOptions): boolean {
+  return rows.length < Math.min(size, total - offset);
+}
 
 function blocks(start: number, end: number): Range {
   return { start: Math.floor(start / BLOCK_ROWS) * BLOCK_ROWS, end: Math.ceil(end / BLOCK_ROWS) * BLOCK_ROWS };

@@ -44,10 +44,13 @@ function filterOf(column: string, filter: ColumnFilter): Filter | null {
       return { column, op: "contains", value: String(value) };
     case "startsWith":
       return { column, op: "starts_with", value: String(value) };
+    case "<":
     case "lessThan":
       return { column, op: "<", value };
+    case ">":
     case "greaterThan":
       return { column, op: ">", value };
+    case "between":
     case "inRange":
       return end === null || end === undefined || end === "" ? null : { column, op: "between", value: [value, end] };
     case null:

@@ -5,7 +5,7 @@
  * (`read`), writing news into a socket (`write`), and their arrival (`deliver`). So any order that can happen, can be
  * made to happen.
  */
-import type { ClientFrame, Column, Patch, Receipt, ServerFrame, Snapshot, Value } from "../../src/protocol.js";
+import type { ClientFrame, Column, Patch, Receipt, ServerFrame, Snapshot, Status, Value } from "../../src/protocol.js";
 import type { ViewOptions } from "../../src/protocol.js";
 import { viewKey, viewOf } from "../../src/view.js";
 import type { View } from "../../src/view.js";
@@ -91,6 +91,8 @@ export class ModelServer {
   readonly resyncs: (string | undefined)[] = [];
   /** How many patches were made wrong. */
   faults = 0;
+  #freshness: Status["state"] = "live";
+  #isShortOfMemory = false;
   #fault: Fault | null = null;
   readonly #now: () => number;
   readonly #viewports = new Map<string, ServerViewport>();
@@ -144,6 +146,18 @@ export class ModelServer {
     const rows = this.tables.get(name)?.rows ?? [];
     rows.splice(index % Math.max(1, rows.length), 1);
     this.#evaluate(name);
+  }
+
+  /** What the status says. */
+  setState(state: Status["state"]): void {
+    this.#freshness = state;
+    for (const { isLoggedIn, outgoing } of this.sessions) if (isLoggedIn) outgoing.push(status(state));
+  }
+
+  /** While it is, no view can be evaluated; those that were are, as soon as it is not. */
+  setShortOfMemory(isShort: boolean): void {
+    this.#isShortOfMemory = isShort;
+    for (const name of this.tables.keys()) this.#evaluate(name);
   }
 
   // Sockets
@@ -240,7 +254,7 @@ export class ModelServer {
     const { socket, outgoing, subscriptions } = session;
     if (frame.type === "hello") {
       session.isLoggedIn = frame.token === this.key;
-      if (session.isLoggedIn) outgoing.push({ ...WELCOME, time: this.#time }, status("live"));
+      if (session.isLoggedIn) outgoing.push({ ...WELCOME, time: this.#time }, status(this.#freshness));
       else {
         socket.receive({ type: "error", code: "unauthorized", problem: "the key is wrong", cure: "log in" });
         if (!socket.isClosed) socket.drop(4401);
@@ -375,6 +389,8 @@ export class ModelServer {
   #state({ table: name, view, sequence }: Pick<ServerViewport, "table" | "view" | "sequence">): State | Failure {
     const table = this.tables.get(name);
     if (!table) return { code: "unknown_table" };
+    const isLong = view.filters.some((filter) => "value" in filter && String(filter.value).length > 1_000);
+    if (this.#isShortOfMemory || isLong) return { code: "limit" };
     const known = new Set(table.columns.map((column) => column.name));
     const wanted = [...(view.columns ?? []), ...view.sort.map(({ column }) => column)];
     if (wanted.some((column) => !known.has(column))) return { code: "unknown_column" };

@@ -1,12 +1,12 @@
 import { Injectable, inject, signal } from "@angular/core";
-import { LiveTableService, LivetablesError } from "@livetables/angular";
+import { LiveTableService, LivetablesError, UnansweredError } from "@livetables/angular";
 import type { ControlReceipt, Subscription } from "@livetables/angular";
 import type { ControlRow } from "../status/status-rows";
 
 export interface Sent {
   /** The changes that it asks for. */
   readonly what: string;
-  /** sending, waiting, or the outcome in control_raw. */
+  /** sending, waiting, unanswered, or the outcome in control_raw. */
   readonly outcome: string;
   readonly why: string;
   /** The fix, if it could not be sent. */
@@ -30,12 +30,13 @@ export class ControlMessages {
     try {
       this.#follow(what, await this.#service.sendControl(fields));
     } catch (error) {
-      if (!(error instanceof LivetablesError)) throw error;
-      this.#sent.set({ what, outcome: "failed", why: error.problem, cure: error.cure });
+      const isRefused = error instanceof LivetablesError && !(error instanceof UnansweredError);
+      const { problem, cure } = error instanceof LivetablesError ? error : { problem: String(error), cure: "" };
+      this.#sent.set({ what, outcome: isRefused ? "failed" : "unanswered", why: problem, cure });
     }
   }
 
-  #follow(what: string, { partition, offset }: ControlReceipt): void {
+  #follow(what: string, { partition, offset, messageId }: ControlReceipt): void {
     this.#sent.set({ what, outcome: "waiting", why: "" });
     const following = (this.#following = this.#service.hub.subscribe(
       "control_raw",
@@ -43,6 +44,7 @@ export class ControlMessages {
         filters: [
           { column: "partition", op: "equals", value: partition },
           { column: "offset", op: "equals", value: offset },
+          { column: "raw", op: "contains", value: messageId },
         ],
         size: 1,
       },

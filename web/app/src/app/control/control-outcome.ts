@@ -12,6 +12,7 @@ const MEANINGS: Readonly<Record<string, string>> = {
   superseded: "A later message replaced it.",
   rejected: "Nothing was changed.",
   failed: "Nothing was changed.",
+  unanswered: "It may have been published: the list of messages shows whether it was.",
 };
 
 /** The outcome of the message that this page sent last. */
@@ -46,7 +47,9 @@ const MEANINGS: Readonly<Record<string, string>> = {
 export class ControlOutcome {
   protected readonly messages = inject(ControlMessages);
   protected readonly meaning = computed(() => MEANINGS[this.messages.sent()?.outcome ?? ""] ?? "");
-  protected readonly isBad = computed(() => ["rejected", "failed"].includes(this.messages.sent()?.outcome ?? ""));
+  protected readonly isBad = computed(() =>
+    ["rejected", "failed", "unanswered"].includes(this.messages.sent()?.outcome ?? ""),
+  );
   /** How far the build is, as the pipeline reports it. */
   protected readonly building = computed(() => {
     const row = this.#status()?.rows[0] as OrchestratorRow | undefined;

@@ -10,6 +10,7 @@ const TONES: Readonly<Record<string, string>> = {
   waiting: "busy",
   failed: "bad",
   rejected: "bad",
+  unanswered: "bad",
 };
 
 /** A state of a generation or a message in a word, with a colour for how good that is. */

@@ -96,7 +96,8 @@ export class PlotData {
     if (window.generation !== before?.generation || window.newest === null) return;
     const newestMs = Date.parse(window.newest);
     const isNewer = before.newest === null || newestMs > Date.parse(before.newest);
-    if (isNewer && this.#latencies.length < LATENCIES_MAX) this.#latencies.push(Math.max(0, Date.now() - newestMs));
+    const hereMs = Date.now() + (this.#service.clockDifference?.aheadMs ?? 0); // by the server's clock
+    if (isNewer && this.#latencies.length < LATENCIES_MAX) this.#latencies.push(Math.max(0, hereMs - newestMs));
   }
 
   #measure(): void {

@@ -9,7 +9,7 @@ const CHECK_MS_MAX = 1500; // a server that is down must not keep anybody on the
 @Injectable({ providedIn: "root" })
 export class Session {
   readonly #service = inject(LiveTableService);
-  readonly #key = signal(keyOfAddress() ?? sessionStorage.getItem(KEY));
+  readonly #key = signal(keyOfAddress() ?? keptKey());
   readonly #isChecking = signal(false);
 
   readonly isLoggedIn = computed(() => this.#key() !== null);
@@ -44,13 +44,13 @@ export class Session {
   }
 
   logOut(): void {
-    sessionStorage.removeItem(KEY);
+    keepKey(null);
     this.#key.set(null);
     this.#service.close();
   }
 
   #connect(key: string): Promise<void> {
-    sessionStorage.setItem(KEY, key);
+    keepKey(key);
     return this.#service.login(key);
   }
 }
@@ -58,6 +58,26 @@ export class Session {
 /** The key that the address brought, as `livetables up` prints it; it is taken out of the address. */
 function keyOfAddress(): string | null {
   const key = new URLSearchParams(location.hash.slice(1)).get("key");
-  if (key) history.replaceState(history.state, "", location.pathname + location.search);
-  return key;
+  if (key === null) return null;
+  history.replaceState(history.state, "", location.pathname + location.search);
+  return key === "" ? null : key;
+}
+
+// A browser that keeps nothing is no problem: somebody is logged in until the page is left.
+
+function keptKey(): string | null {
+  try {
+    return sessionStorage.getItem(KEY);
+  } catch {
+    return null;
+  }
+}
+
+function keepKey(key: string | null): void {
+  try {
+    if (key === null) sessionStorage.removeItem(KEY);
+    else sessionStorage.setItem(KEY, key);
+  } catch {
+    // Storage is full or not allowed.
+  }
 }

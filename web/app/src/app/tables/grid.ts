@@ -121,15 +121,19 @@ function timeText(params: ValueFormatterParams<Row, Value | undefined>): string 
 /** An ISO time as people read it, in their own time zone, to the millisecond; of today, the time alone. */
 function shortTime(iso: string): string {
   const text = localTime(iso);
-  const today = localTime(new Date().toISOString()).slice(0, DAY_CHARACTERS);
-  return text.startsWith(today) ? text.slice(DAY_CHARACTERS) : text;
+  return text.startsWith(dayOf(Date.now())) ? text.slice(DAY_CHARACTERS) : text;
 }
 
 const DAY_CHARACTERS = "2026-01-31 ".length;
 
+/** The day of a time: when it is another, so are cells with times of today. */
+export function dayOf(time: number): string {
+  return localTime(time).slice(0, DAY_CHARACTERS);
+}
+
 /** The same with its day. */
-export function localTime(iso: string): string {
-  const time = new Date(iso);
+export function localTime(given: string | number): string {
+  const time = new Date(given);
   const digits = (value: number, count: number): string => String(value).padStart(count, "0");
   const day = [time.getFullYear(), digits(time.getMonth() + 1, 2), digits(time.getDate(), 2)].join("-");
   const clock = [time.getHours(), time.getMinutes(), time.getSeconds()].map((part) => digits(part, 2)).join(":");

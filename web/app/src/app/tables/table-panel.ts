@@ -22,13 +22,15 @@ import type {
   GridApi,
 } from "ag-grid-community";
 import { LiveStateComponent, LiveTableComponent, LiveTableService } from "@livetables/angular";
-import type { Column, Row, ViewState } from "@livetables/angular";
+import type { Column, LiveTableView, Row, ViewState } from "@livetables/angular";
 import { livetablesDatasource } from "@livetables/angular/ag-grid";
 import type { LivetablesDatasource } from "@livetables/angular/ag-grid";
+import { Clock } from "../parts/clock";
 import { copy } from "../parts/copy";
 import { count } from "../parts/figures";
 import { COUNT } from "./count";
-import { DETAILS_COLUMN, GRID_OPTIONS, gridColumns } from "./grid";
+import { saveCsv } from "./csv";
+import { DETAILS_COLUMN, GRID_OPTIONS, dayOf, gridColumns } from "./grid";
 
 const TYPING_MS = 150;
 const NOTICE_MS = 2500;
@@ -47,9 +49,7 @@ const NOTICE_MS = 2500;
       </select>
       <span class="count">
         <span data-testid="total">{{ count(total()) }} rows</span>
-        <span data-testid="shown" [class.some]="isFiltered()">{{
-          isFiltered() ? count(passing()) + " found" : ""
-        }}</span>
+        <span data-testid="shown" [class.some]="found()">{{ found() }}</span>
       </span>
       <input
         type="search"
@@ -63,7 +63,7 @@ const NOTICE_MS = 2500;
       />
       <span class="tools">
         <button type="button" [attr.popovertarget]="popupId" [style.anchor-name]="'--' + popupId">Columns</button>
-        <button type="button" [disabled]="isExporting()" (click)="exportCsv()">
+        <button type="button" [disabled]="isExporting() || !isKnown()" (click)="exportCsv()">
           {{ isExporting() ? "…" : "CSV" }}
         </button>
       </span>
@@ -84,7 +84,7 @@ const NOTICE_MS = 2500;
       <p class="notice" role="status">{{ notice() }}</p>
     }
     @if (isPaged()) {
-      <live-table [tableName]="shownTable()" />
+      <live-table [tableName]="shownTable()" [view]="pages()" />
     }
     <!-- Another table is another grid. -->
     @for (table of isKnown() && !isPaged() ? [shownTable()] : []; track table) {
@@ -210,8 +210,9 @@ export class TablePanel {
   protected readonly count = count;
   protected readonly popupId = `columns-${String(popups++)}`;
   protected readonly shownTable = linkedSignal(() => this.table());
+  /** What is in the box, and what of it is looked for: all, once nobody is typing. */
   protected readonly quick = linkedSignal({ source: this.shownTable, computation: () => "" });
-  protected readonly passing = signal(0);
+  readonly #sought = linkedSignal({ source: this.shownTable, computation: () => "" });
   protected readonly hidden = linkedSignal({ source: this.shownTable, computation: () => new Set<string>() });
   protected readonly isPaged = signal(false);
   protected readonly notice = signal("");
@@ -221,25 +222,35 @@ export class TablePanel {
   /** Columns and number of all rows, whatever is filtered. */
   readonly #whole = this.#service.windowOf(this.shownTable, () => COUNT);
   readonly #wholeState = this.#service.stateOf(this.shownTable, () => COUNT);
+  /** Another table is another grid, and while it is shown page by page there is none. */
+  readonly #whichGrid = computed(() => ({ table: this.shownTable(), isPaged: this.isPaged() }));
+  readonly #grid = linkedSignal<unknown, Grid | null>({ source: this.#whichGrid, computation: () => null });
   /** Null until the grid has asked for rows. */
-  readonly #gridState = linkedSignal<unknown, ViewState | null>({
-    source: () => [this.shownTable(), this.isPaged()],
-    computation: () => null,
-  });
+  readonly #gridState = linkedSignal<unknown, ViewState | null>({ source: this.#whichGrid, computation: () => null });
+  /** How many rows pass the grid's filters, if it has any. */
+  protected readonly found = linkedSignal<unknown, string>({ source: this.#whichGrid, computation: () => "" });
   protected readonly state = computed(() => this.#gridState() ?? this.#wholeState());
   readonly #allColumns = computed<readonly Column[]>(() => this.#whole()?.columns ?? []);
   protected readonly isKnown = computed(() => this.#whole()?.table === this.shownTable());
   protected readonly total = computed(() => this.#whole()?.total ?? 0);
   protected readonly columns = computed(() => this.#allColumns().filter(({ name }) => !name.startsWith("_")));
   protected readonly definitions = computed(() => gridColumns(this.#allColumns()));
-  readonly #selection = signal("");
-  protected readonly isFiltered = computed(() => this.#selection() !== "");
+  readonly #shownColumns = computed(() =>
+    this.columns()
+      .map(({ name }) => name)
+      .filter((name) => !this.hidden().has(name)),
+  );
+  /** Page by page: the same columns, and the same text to be found. */
+  protected readonly pages = computed<LiveTableView>(() => ({
+    columns: this.hidden().size > 0 ? this.#shownColumns() : null,
+    quick: this.#sought(),
+  }));
+  readonly #clock = inject(Clock);
+  readonly #today = computed(() => dayOf(this.#clock.now()));
   protected readonly choices = computed(() => {
     this.#service.healthNow(); // every login has the list of tables
     return [...new Set([this.shownTable(), ...this.#service.tables])];
   });
-  #api: GridApi<Row> | null = null;
-  #datasource: LivetablesDatasource | null = null;
   /** Not, where there is room for one thing at a time, and it is another one. */
   #isVisible = true;
   #typing: ReturnType<typeof setTimeout> | undefined;
@@ -247,17 +258,21 @@ export class TablePanel {
 
   constructor() {
     effect(() => {
-      const hidden = this.hidden();
-      const names = untracked(this.columns).map(({ name }) => name);
-      this.#api?.setColumnsVisible([...hidden], false);
-      this.#api?.setColumnsVisible(
-        names.filter((name) => !hidden.has(name)),
-        true,
-      );
+      const [grid, hidden, shown] = [this.#grid(), this.hidden(), untracked(this.#shownColumns)];
+      grid?.api.setColumnsVisible([...hidden], false);
+      grid?.api.setColumnsVisible(shown, true);
+    });
+    effect(() => {
+      const [grid, text] = [this.#grid(), this.#sought()];
+      untracked(() => grid?.datasource.quickFilter(text));
+    });
+    effect(() => {
+      const [grid] = [this.#grid(), this.#today()];
+      grid?.api.refreshCells({ force: true, suppressFlash: true });
     });
     const seen = new IntersectionObserver((entries) => {
       this.#isVisible = entries.at(-1)?.isIntersecting ?? true;
-      this.#datasource?.setVisible(this.#isVisible);
+      this.#grid()?.datasource.setVisible(this.#isVisible);
     });
     seen.observe(inject<ElementRef<HTMLElement>>(ElementRef).nativeElement);
     inject(DestroyRef).onDestroy(() => {
@@ -270,25 +285,27 @@ export class TablePanel {
   }
 
   protected begin(api: GridApi<Row>, table: string): void {
-    this.#api = api;
-    this.#datasource = livetablesDatasource(this.#service.hub, table, api, {
+    const datasource = livetablesDatasource(this.#service.hub, table, api, {
+      quick: this.#sought(),
       onWindow: ({ total }) => {
-        this.passing.set(total);
-        const { filters, quick } = this.#datasource?.view ?? {};
-        this.#selection.set(filters?.length || quick ? JSON.stringify([filters, quick]) : "");
+        const { filters, quick } = datasource.view;
+        this.found.set(filters?.length || quick ? `${count(total)} found` : "");
       },
       onState: (state) => {
         this.#gridState.set(state);
       },
     });
-    this.#datasource.setVisible(this.#isVisible);
-    api.setGridOption("datasource", this.#datasource);
+    datasource.setVisible(this.#isVisible);
+    api.setGridOption("datasource", datasource);
+    this.#grid.set({ api, datasource });
   }
 
   protected typed(event: Event): void {
     this.quick.set((event.target as HTMLInputElement).value);
     clearTimeout(this.#typing);
-    this.#typing = setTimeout(() => this.#datasource?.quickFilter(this.quick().trim()), TYPING_MS);
+    this.#typing = setTimeout(() => {
+      this.#sought.set(this.quick().trim());
+    }, TYPING_MS);
   }
 
   protected toggle(column: string): void {
@@ -319,32 +336,23 @@ export class TablePanel {
     });
   }
 
-  /** All rows that pass the filters, in the order shown, with the columns shown. */
   protected async exportCsv(): Promise<void> {
-    const { sort, filters, quick } = this.#datasource?.view ?? {};
-    const question = new URLSearchParams({
-      columns: (this.#api?.getAllDisplayedColumns() ?? [])
-        .map((column) => column.getColId())
-        .filter((name) => name !== DETAILS_COLUMN)
-        .join(","),
-      sort: (sort ?? []).map(({ column, descending }) => `${column}:${descending ? "desc" : "asc"}`).join(","),
-      filter: JSON.stringify(filters ?? []),
-      q: quick ?? "",
-    });
     this.isExporting.set(true);
     try {
-      const path = `api/tables/${this.shownTable()}/rows?${question.toString()}`;
-      const answer = await this.#service.request(path, { headers: { Accept: "text/csv" } });
-      const link = document.createElement("a");
-      link.href = URL.createObjectURL(await answer.blob());
-      link.download = `${this.shownTable()}.csv`;
-      link.click();
-      URL.revokeObjectURL(link.href);
+      await saveCsv(this.#service, this.shownTable(), this.#exported());
     } catch (error) {
       this.#notify(error instanceof Error ? error.message : String(error));
     } finally {
       this.isExporting.set(false);
     }
+  }
+
+  /** All rows that pass the filters, in the order shown, with the columns shown. */
+  #exported(): LiveTableView {
+    const grid = this.#grid();
+    if (!grid) return { ...this.pages(), columns: this.#shownColumns() };
+    const columns = grid.api.getAllDisplayedColumns().map((column) => column.getColId());
+    return { ...grid.datasource.view, columns: columns.filter((name) => name !== DETAILS_COLUMN) };
   }
 
   #showDetails(row: Row | undefined): void {
@@ -358,6 +366,11 @@ export class TablePanel {
       this.notice.set("");
     }, NOTICE_MS);
   }
+}
+
+interface Grid {
+  readonly api: GridApi<Row>;
+  readonly datasource: LivetablesDatasource;
 }
 
 let popups = 0;

@@ -91,7 +91,7 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=random.randrange(2**32))
     parser.add_argument("--messages", type=int, default=50)
     parser.add_argument("--rounds", type=int, default=1, help="how often each process is killed at each moment")
-    parser.add_argument("--swaps", type=int, default=30)
+    parser.add_argument("--swaps", type=int, default=30, help="how many after three minutes of others")
     parser.add_argument("--minutes", type=float, default=60, help="of soak and overload")
     parser.add_argument("--rate", type=int, default=2000, help="of soak: records a second")
     parser.add_argument("--swap-every", type=float, default=300, help="of soak: seconds")

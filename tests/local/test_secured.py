@@ -29,8 +29,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.chaos]
 
 LIFETIME_SECONDS = 6  # of a token
 SERVER_KEY = "the-servers-own-secret-key"
+PIPELINE_KEY = "the-pipelines-own-secret-key"
 STORAGE_KEY = "the-secret-key-of-some-storage"
-SECRETS = (CLIENT_SECRET, STORE_PASSWORD, CLIENT_STORE_PASSWORD, SERVER_KEY, STORAGE_KEY)
+SECRETS = (CLIENT_SECRET, STORE_PASSWORD, CLIENT_STORE_PASSWORD, SERVER_KEY, PIPELINE_KEY, STORAGE_KEY)
 WRITTEN_BY_THE_USER = ("livetables.toml", "client.properties", "store-password")
 
 # As it is pasted from another client; only secrets are replaced.
@@ -100,7 +101,7 @@ class Secured:
     def rows(self, table: str, generation: str | None = None) -> list[dict[str, Any]]:
         """A table, as the oracle's comparison reads it."""
         assert generation is None, "the server shows what is published"
-        sink = ServerClient(self.up.facts()["addresses"]["flight"], SERVER_KEY, patience_seconds=0)
+        sink = ServerClient(self.up.facts()["addresses"]["flight"], PIPELINE_KEY, patience_seconds=0)
         try:
             found = sink.table(table)
         except NoAnswerError:
@@ -158,7 +159,12 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         (directory / "livetables.toml").write_text(CONFIG % places)
         (directory / "client.properties").write_text(PROPERTIES % places)
         (directory / "store-password").write_text(f"{STORE_PASSWORD}\n")
-        settings = {"CLIENT_SECRET": CLIENT_SECRET, "STORAGE_KEY": STORAGE_KEY, "LIVETABLES_TOKEN": SERVER_KEY}
+        settings = {
+            "CLIENT_SECRET": CLIENT_SECRET,
+            "STORAGE_KEY": STORAGE_KEY,
+            "LIVETABLES_TOKEN": SERVER_KEY,
+            "LIVETABLES_PIPELINE_TOKEN": PIPELINE_KEY,
+        }
         with Up(directory, "--config", "livetables.toml", settings=settings) as up:
             started = Secured(up, endpoint, stage, f"http://{LOOPBACK}:{port}")
             started.send(80)

@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyarrow import flight
 
 from livetables.local.ports import LOOPBACK, free_ports
 from livetables.model.joins import JoinType
-from livetables.pipeline.server_client import ServerClient
-from livetables.pipeline.table_server import NoAnswerError
 from tests.support.certificates import STORE_PASSWORD, Authority
 from tests.support.kafka import unique_topic
 from tests.support.pipeline import Stage, random_records
@@ -101,14 +100,14 @@ class Secured:
     def rows(self, table: str, generation: str | None = None) -> list[dict[str, Any]]:
         """A table, as the oracle's comparison reads it."""
         assert generation is None, "the server shows what is published"
-        sink = ServerClient(self.up.facts()["addresses"]["flight"], PIPELINE_KEY, patience_seconds=0)
+        options = flight.FlightCallOptions(headers=[(b"authorization", f"Bearer {SERVER_KEY}".encode())])
         try:
-            found = sink.table(table)
-        except NoAnswerError:
-            found = None
-        finally:
-            sink.close()
-        return [] if found is None else found.to_pylist()
+            with flight.FlightClient(self.up.facts()["addresses"]["flight"]) as client:
+                found = client.do_get(flight.Ticket(json.dumps({"table": table})), options).read_all()
+        except flight.FlightError:  # it is not there yet
+            return []
+        rows: list[dict[str, Any]] = found.to_pylist()
+        return rows
 
     def status(self) -> dict[str, Any]:
         answer = json.loads(self.up.run("status", "--json").stdout)

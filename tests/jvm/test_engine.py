@@ -60,9 +60,8 @@ def test_the_classes_that_spark_runs_are_in_the_jar(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("small_sources")
 def test_under_spark_submit_it_is_the_jar_of_the_same_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     jar = compiled_engine(tmp_path, java_compiler, Steps())
-    # As spark-submit has them: the path to Spark is known, and the Python package is a zip file without jars.
-    monkeypatch.setenv("SPARK_HOME", str(engine.spark_jars().parent))
-    monkeypatch.setattr(engine, "find_spec", lambda _: ModuleSpec("pyspark", None, origin="/pyspark.zip/pyspark/init"))
+    zipped = engine.spark_jars().parent / "python" / "lib" / "pyspark.zip" / "pyspark" / "__init__.py"
+    monkeypatch.setattr(engine, "find_spec", lambda _: ModuleSpec("pyspark", None, origin=str(zipped)))
     assert compiled_engine(tmp_path, java_compiler, Steps()) == jar
 
 

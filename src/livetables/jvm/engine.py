@@ -44,16 +44,16 @@ def compiled_engine(root: Path, compiler: Callable[[], str], notify: Callable[[s
 
 
 def spark_jars() -> Path:
-    """Return the directory of Spark's own jars: of $SPARK_HOME if that is set, as PySpark does, or in the package.
+    """Return the directory of Spark's own jars, in the pyspark package.
 
-    Under spark-submit it is set, and the package is a zip file without jars.
+    Under spark-submit the package is a zip file in $SPARK_HOME/python/lib, without jars.
     """
-    if home := os.environ.get("SPARK_HOME"):
-        return Path(home) / "jars"
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise SetupError("pyspark is not installed", "install livetables with its dependencies")
-    return Path(spec.origin).parent / "jars"
+    package = Path(spec.origin).parent
+    home = package.parents[3] if package.parent.suffix == ".zip" else package
+    return home / "jars"
 
 
 def _sources() -> list[Path]:

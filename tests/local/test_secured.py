@@ -21,6 +21,7 @@ from tests.support.certificates import STORE_PASSWORD, Authority
 from tests.support.kafka import unique_topic
 from tests.support.pipeline import Stage, random_records
 from tests.support.secure_broker import CLIENT_ID, CLIENT_SECRET, CLIENT_STORE_PASSWORD, MODULES, OAUTH, SecureBroker
+from tests.support.server import flight_table
 from tests.support.token_endpoint import TokenEndpoint
 from tests.support.up import Up, descendants
 
@@ -100,10 +101,8 @@ class Secured:
     def rows(self, table: str, generation: str | None = None) -> list[dict[str, Any]]:
         """A table, as the oracle's comparison reads it."""
         assert generation is None, "the server shows what is published"
-        options = flight.FlightCallOptions(headers=[(b"authorization", f"Bearer {SERVER_KEY}".encode())])
         try:
-            with flight.FlightClient(self.up.facts()["addresses"]["flight"]) as client:
-                found = client.do_get(flight.Ticket(json.dumps({"table": table})), options).read_all()
+            found = flight_table(self.up.facts()["addresses"]["flight"], SERVER_KEY, table)
         except flight.FlightError:  # it is not there yet
             return []
         rows: list[dict[str, Any]] = found.to_pylist()

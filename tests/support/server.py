@@ -161,9 +161,7 @@ class ServerProcess:
 
     def table(self, name: str) -> pa.Table:
         """All rows of a table, over Flight."""
-        options = flight.FlightCallOptions(headers=[(b"authorization", f"Bearer {TOKEN}".encode())])
-        with flight.FlightClient(self.flight) as client:
-            return client.do_get(flight.Ticket(json.dumps({"table": name})), options).read_all()
+        return flight_table(self.flight, TOKEN, name)
 
     def metric(self, name: str) -> float:
         (value,) = re.findall(rf"^{re.escape(name)} (\S+)$", self.get("/metrics"), re.MULTILINE)
@@ -275,3 +273,10 @@ class Window:
 
     def as_dicts(self) -> list[dict[str, Any]]:
         return [dict(zip(self.columns, values, strict=True)) for _, values in self.rows]
+
+
+def flight_table(address: str, key: str, name: str) -> pa.Table:
+    """All rows of a table of a server, over Flight."""
+    options = flight.FlightCallOptions(headers=[(b"authorization", f"Bearer {key}".encode())])
+    with flight.FlightClient(address) as client:
+        return client.do_get(flight.Ticket(json.dumps({"table": name})), options).read_all()
